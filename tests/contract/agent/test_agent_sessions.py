@@ -1,5 +1,5 @@
-"""Server tools over HTTP: sessions, files, approvals, limits. The model is scripted; the sandbox, the
-tools and the store are real."""
+"""Server tools over HTTP: sessions, files, approvals, limits. The model is scripted; the sandbox,
+the tools and the store are real."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ def ask(text: str = "go", **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], "tools": [PYTHON, SHELL], **fields}
 
 
+def with_skill(skill_id: str) -> dict[str, Any]:
+    """Return the shell tool with the latest version of a skill."""
+    reference = {"type": "skill_reference", "skill_id": skill_id, "version": "latest"}
+    return {"type": "shell", "environment": {"type": "container_auto", "skills": [reference]}}
+
+
 async def chat(server: AgentServing, **fields: Any) -> dict[str, Any]:
     answer = await server.serving.http.post("/v1/chat/completions", json=ask(**fields))
     assert answer.status_code == 200, answer.text
@@ -57,7 +63,8 @@ async def events(server: AgentServing, **fields: Any) -> list[tuple[str, Any]]:
 
 def results(answer: dict[str, Any]) -> list[Any]:
     """Return the decoded result of each call."""
-    return [json.loads(entry["result_content"]) for entry in answer["agentic_tool_calls"]]
+    calls = answer.get("agentic_tool_calls", [])
+    return [json.loads(entry["result_content"]) for entry in calls]
 
 
 async def test_variables_and_files_persist_in_a_session() -> None:
@@ -216,9 +223,8 @@ async def test_an_uploaded_file_is_mounted() -> None:
 async def test_a_skill_is_mounted_read_only_and_named_to_the_model() -> None:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as packed:
-        packed.writestr(
-            "adder/SKILL.md", "---\nname: adder\ndescription: Adds numbers.\n---\nUse it."
-        )
+        manual = "---\nname: adder\ndescription: Adds numbers.\n---\nUse it."
+        packed.writestr("adder/SKILL.md", manual)
         packed.writestr("adder/add.py", "print(1 + 1)")
     texts = [shell("cat skills/adder/SKILL.md", "python3 skills/adder/add.py"), "2."]
     texts += [shell("echo broken > skills/adder/SKILL.md"), "no"]
@@ -226,12 +232,7 @@ async def test_a_skill_is_mounted_read_only_and_named_to_the_model() -> None:
         uploaded = await server.serving.http.post(
             "/v1/skills", files={"files": ("adder.zip", archive.getvalue())}
         )
-        reference = {
-            "type": "skill_reference",
-            "skill_id": uploaded.json()["id"],
-            "version": "latest",
-        }
-        tool = {"type": "shell", "environment": {"type": "container_auto", "skills": [reference]}}
+        tool = with_skill(uploaded.json()["id"])
         response = {"input": "add", "tools": [tool]}
         answer = await server.serving.http.post("/v1/responses", json=response)
         assert answer.status_code == 200, answer.text
@@ -243,11 +244,8 @@ async def test_a_skill_is_mounted_read_only_and_named_to_the_model() -> None:
 
 async def test_an_unknown_skill_is_refused() -> None:
     async with agent_server([]) as server:
-        reference = {"type": "skill_reference", "skill_id": "skill_none"}
-        tool = {"type": "shell", "environment": {"type": "container_auto", "skills": [reference]}}
-        answer = await server.serving.http.post(
-            "/v1/responses", json={"input": "x", "tools": [tool]}
-        )
+        body = {"input": "x", "tools": [with_skill("skill_none")]}
+        answer = await server.serving.http.post("/v1/responses", json=body)
         assert answer.status_code == 404 and answer.json()["error"]["code"] == "skill_not_found"
 
 
@@ -366,7 +364,5 @@ async def test_many_sessions_run_side_by_side() -> None:
     texts = [python(f"print({i} * 2)") for i in range(8)]
     async with agent_server([*texts, *(["ok"] * 8)]) as server:
         answers = await asyncio.gather(*(chat(server) for _ in range(8)))
-        outputs = {
-            results(answer)[0]["stdout"] for answer in answers if "agentic_tool_calls" in answer
-        }
-        assert len(outputs) == 8
+        outputs = [result["stdout"] for answer in answers for result in results(answer)]
+        assert sorted(outputs) == sorted(f"{2 * i}\n" for i in range(8))

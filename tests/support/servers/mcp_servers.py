@@ -6,10 +6,10 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -73,16 +73,26 @@ def is_alive(pid: int) -> bool:
 
 
 @asynccontextmanager
-async def serving_app(app: Any, port: int = 0) -> AsyncIterator[int]:
+async def serving_app(
+    app: Any, port: int = 0, lifespan: Literal["on", "off"] = "on"
+) -> AsyncIterator[int]:
     """Serve an ASGI app on loopback until the block ends; yield the port."""
     import uvicorn
+
+    class QuietServer(uvicorn.Server):
+        """A server that leaves the signals to the tests."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
 
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind(("127.0.0.1", port))
-    config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=0)
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    config = uvicorn.Config(
+        app, log_level="critical", timeout_graceful_shutdown=0, lifespan=lifespan
+    )
+    server = QuietServer(config)
     task = asyncio.create_task(server.serve(sockets=[bound]))
     try:
         await until(lambda: server.started or task.done())

@@ -220,7 +220,7 @@ def test_output_sent_back_as_input_has_the_same_calls(run: list[Event]) -> None:
 
 
 def has_call(item: dict) -> bool:
-    """Return whether an item stands for a call. A search for nothing does not."""
+    """Return whether an item is read as a call. A search without a query is not."""
     action = item.get("action", {})
     return action.get("type") != "search" or bool(action["query"])
 

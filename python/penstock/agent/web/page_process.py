@@ -101,8 +101,8 @@ def html_text(page: str) -> str:
     import trafilatura
 
     page = page.replace("\0", "")
-    if not page.strip():
-        return ""
+    if "<" not in page:
+        return page
     main = trafilatura.extract(
         page, output_format="markdown", include_comments=False, include_tables=True
     )

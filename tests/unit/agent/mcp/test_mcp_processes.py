@@ -160,6 +160,12 @@ async def test_an_answer_of_100_mb_ends_the_connection_and_not_ours() -> None:
         await until(lambda: servers.status()[0].connected)
 
 
+async def test_results_are_not_checked_against_the_servers_own_patterns() -> None:
+    async with connecting({"huge": process_entry("huge")}) as servers:
+        outcome = await call(servers, "huge_trap")
+        assert outcome.result == '{"x":"' + "a" * 64 + 'b"}'
+
+
 async def test_a_thousand_tools_have_a_thousand_names() -> None:
     async with connecting({"many": process_entry("many")}) as servers:
         names = {tool.info.name for tool in servers.tools()}

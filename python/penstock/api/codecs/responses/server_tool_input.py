@@ -4,17 +4,13 @@ or of OpenAI's become calls and results of this server's tools."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
+from penstock.agent.tools.names import EXECUTE_PYTHON, EXTRACT_PAGE, SEARCH_THE_WEB, SHELL
 from penstock.api.schema.responses import server_tool_items as s
 from penstock.dialog import Message, ToolCall, ToolResult
-
-PYTHON: Final = "service_execute_python"
-SHELL: Final = "service_shell"
-SEARCH: Final = "service_search_the_web"
-OPEN_PAGE: Final = "service_website_content_extractor"
 
 
 def decode_server_tool_item(
@@ -27,11 +23,12 @@ def decode_server_tool_item(
     """
     match item:
         case s.InputShellCall():
-            return ToolCall(item.call_id, SHELL, _json(_shell_arguments(item.action))), None
+            return ToolCall(item.call_id, SHELL.name, _json(_shell_arguments(item.action))), None
         case s.InputShellCallOutput():
-            return None, _result(item.call_id, SHELL, _json(_shell_result(item.output)))
+            return None, _result(item.call_id, SHELL.name, _json(_shell_result(item.output)))
         case s.InputCodeInterpreterCall():
-            name, arguments, result = PYTHON, _json({"code": item.code or ""}), _python_result(item)
+            arguments, result = _json({"code": item.code or ""}), _python_result(item)
+            name = EXECUTE_PYTHON.name
         case s.InputWebSearchCall():
             asked = _search_arguments(item.action)
             if asked is None:
@@ -96,9 +93,9 @@ def _search_arguments(action: s.InputSearchAction | None) -> tuple[str, str] | N
         return None
     query = action.query or "; ".join(action.queries or ())
     if query:
-        return SEARCH, _json({"query": query})
+        return SEARCH_THE_WEB.name, _json({"query": query})
     if action.url:
-        return OPEN_PAGE, _json({"url": action.url})
+        return EXTRACT_PAGE.name, _json({"url": action.url})
     return None
 
 

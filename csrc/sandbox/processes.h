@@ -1,0 +1,29 @@
+// The processes of a container, read from /proc.
+#pragma once
+
+#include <cstdint>
+#include <sys/types.h>
+#include <vector>
+
+namespace penstock::sandbox {
+
+struct Process {
+    pid_t pid;
+    pid_t parent;
+    bool zombie;
+};
+
+std::vector<Process> list_processes(int proc_folder);
+
+// The living processes below `ancestor`, without those below one of `except`.
+std::vector<pid_t> descendants(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except);
+
+// The bytes of memory that the processes do not share with files or with each other.
+uint64_t memory_of(int proc_folder, const std::vector<pid_t>& processes);
+
+// Sends a signal to all processes below `ancestor`. SIGKILL stops them first, so that none forks
+// away, and repeats until none is left.
+void signal_descendants(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except,
+                        int number);
+
+} // namespace penstock::sandbox

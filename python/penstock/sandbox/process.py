@@ -1,0 +1,107 @@
+"""One program that runs in a container, as the server sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from penstock.sandbox.launcher import Sandbox
+
+STREAM_LIMIT = 256 * 1024
+
+
+class ExitStatus(msgspec.Struct, frozen=True):
+    """How a program ended. One of both is None: the exit code, or the number of the signal."""
+
+    code: int | None
+    signal: int | None
+
+    @classmethod
+    def from_wait(cls, status: int) -> ExitStatus:
+        """Return the exit status in a status of waitpid()."""
+        if os.WIFSIGNALED(status):
+            return cls(None, os.WTERMSIG(status))
+        return cls(os.WEXITSTATUS(status) if os.WIFEXITED(status) else None, None)
+
+
+class SandboxProcess:
+    """A program in a container.
+
+    - `pid`: inside the container.
+    - `stdout`, `stderr`: what the program and its children write.
+    - `channel`: the server's end of the socket that the program has as descriptor 3, or None.
+    """
+
+    def __init__(self, sandbox: Sandbox, handle: int, ends: ServerEnds) -> None:
+        self._sandbox = sandbox
+        self._ends = ends
+        self.handle = handle
+        self.pid = 0
+        self.stdout = ends.stdout
+        self.stderr = ends.stderr
+        self.channel = ends.channel
+        self.exit: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
+
+    async def wait(self) -> ExitStatus:
+        """Return how the program ended, when it has ended. Its children may still run.
+
+        If the container dies, that is a death by SIGKILL.
+        """
+        return await asyncio.shield(self.exit)
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the program and all of its descendants, also detached ones.
+
+        With SIGKILL, none of them is left. Raises SandboxDied.
+        """
+        await self._sandbox.signal_program(self.handle, number)
+
+    def close(self) -> None:
+        """Close the server's ends of the pipes and the channel."""
+        self._ends.close()
+
+
+class ServerEnds:
+    """The server's ends of a program's pipes, and the program's ends until it has started."""
+
+    def __init__(self) -> None:
+        self.stdout = asyncio.StreamReader(limit=STREAM_LIMIT)
+        self.stderr = asyncio.StreamReader(limit=STREAM_LIMIT)
+        self.channel: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._transports: list[asyncio.BaseTransport] = []
+        self._program_ends: list[int] = []
+
+    async def open(self, *, channel: bool) -> list[int]:
+        """Make the pipes; return the program's ends, valid until close_program_ends()."""
+        loop = asyncio.get_running_loop()
+        for reader in (self.stdout, self.stderr):
+            read_end, write_end = os.pipe2(os.O_CLOEXEC)
+            self._program_ends.append(write_end)
+            transport, _ = await loop.connect_read_pipe(
+                lambda reader=reader: asyncio.StreamReaderProtocol(reader),  # type: ignore[misc]
+                os.fdopen(read_end, "rb", 0),
+            )
+            self._transports.append(transport)
+        if channel:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._program_ends.append(theirs.detach())
+            self.channel = await asyncio.open_unix_connection(sock=ours, limit=STREAM_LIMIT)
+            self._transports.append(self.channel[1].transport)
+        return self._program_ends
+
+    def close_program_ends(self) -> None:
+        """Close the program's ends in this process."""
+        for descriptor in self._program_ends:
+            os.close(descriptor)
+        self._program_ends.clear()
+
+    def close(self) -> None:
+        """Close everything."""
+        self.close_program_ends()
+        for transport in self._transports:
+            transport.close()

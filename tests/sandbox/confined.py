@@ -1,0 +1,151 @@
+"""Runs programs in containers for tests, and containers as other users."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import psutil
+
+from penstock.config.settings import SandboxSettings
+from penstock.sandbox.launcher import Sandbox, SandboxSpec
+from penstock.sandbox.process import ExitStatus, SandboxProcess
+
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+PYTHON = shutil.which("python3", path=SYSTEM_PATH) or "/usr/bin/python3"
+ENVIRONMENT = {"PATH": SYSTEM_PATH, "HOME": "/mnt/data", "LC_ALL": "C.UTF-8"}
+ORDINARY_USER = 54321
+CLONE_NEWUSER = 0x10000000
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a program wrote, and how it ended."""
+
+    stdout: str
+    stderr: str
+    status: ExitStatus
+
+
+@asynccontextmanager
+async def launched(settings: SandboxSettings | None = None) -> AsyncIterator[Sandbox]:
+    """A container that ends with the block."""
+    sandbox = await Sandbox.launch(SandboxSpec(settings=settings or SandboxSettings(mode="on")))
+    try:
+        yield sandbox
+    finally:
+        await sandbox.close()
+
+
+async def finish(process: SandboxProcess) -> Finished:
+    """Read all output of a program and wait for its end."""
+    stdout, stderr = await asyncio.gather(process.stdout.read(), process.stderr.read())
+    status = await process.wait()
+    process.close()
+    return Finished(stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace"), status)
+
+
+async def shell(sandbox: Sandbox, script: str) -> Finished:
+    """Run a script with /bin/sh."""
+    return await finish(await sandbox.spawn(["/bin/sh", "-c", script], ENVIRONMENT))
+
+
+async def python(sandbox: Sandbox, code: str) -> Finished:
+    """Run Python code in a new interpreter of the system."""
+    return await finish(await sandbox.spawn([PYTHON, "-c", code], ENVIRONMENT))
+
+
+async def started(sandbox: Sandbox, script: str) -> SandboxProcess:
+    """Start a script; return when it has written its first line."""
+    process = await sandbox.spawn(["/bin/sh", "-c", script], ENVIRONMENT)
+    assert await process.stdout.readline() == b"started\n"
+    return process
+
+
+def host_processes(sandbox: Sandbox) -> list[psutil.Process]:
+    """Return the processes of a container as the host sees them: launcher, init, programs."""
+    launcher = psutil.Process(sandbox.launcher_pid)
+    return [launcher, *launcher.children(recursive=True)]
+
+
+async def all_gone(processes: list[psutil.Process]) -> None:
+    """Return when none of the processes runs."""
+    await asyncio.to_thread(lambda: [process.wait(30) for process in processes])
+
+
+def run_as_ordinary_user(scenario: Callable[[], Awaitable[None]]) -> str:
+    """Run a scenario in a child process without root's rights; return its traceback, if any."""
+
+    def drop() -> None:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(ORDINARY_USER)
+            os.setuid(ORDINARY_USER)
+
+    return _in_child(drop, scenario)
+
+
+def run_without_namespaces(scenario: Callable[[], Awaitable[None]], user: int) -> str:
+    """Run a scenario where no user namespace can be made; return its traceback, if any.
+
+    Needs root: the scenario runs in a user namespace that maps all users and allows no other one.
+    """
+
+    def forbid() -> None:
+        with open("/proc/sys/user/max_user_namespaces", "w") as limit:
+            limit.write("0")
+        if user:
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+
+    return _in_child(forbid, scenario, in_user_namespace=True)
+
+
+def _in_child(
+    prepare: Callable[[], None],
+    scenario: Callable[[], Awaitable[None]],
+    in_user_namespace: bool = False,
+) -> str:
+    read_end, write_end = os.pipe()
+    ready_read, ready_write = os.pipe()
+    mapped_read, mapped_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        report = ""
+        try:
+            if in_user_namespace:
+                assert ctypes.CDLL(None).unshare(CLONE_NEWUSER) == 0
+                os.write(ready_write, b"x")
+                os.read(mapped_read, 1)
+                os.setuid(0)
+            prepare()
+            asyncio.run(_awaited(scenario))
+        except BaseException:
+            report = traceback.format_exc()
+        os.write(write_end, report.encode()[:60000])
+        os._exit(0)
+    if in_user_namespace:
+        os.read(ready_read, 1)
+        for name in ("uid_map", "gid_map"):
+            with open(f"/proc/{child}/{name}", "w") as mapping:
+                mapping.write("0 0 4294967295")
+        os.write(mapped_write, b"x")
+    for end in (write_end, ready_read, ready_write, mapped_read, mapped_write):
+        os.close(end)
+    with os.fdopen(read_end) as report_file:
+        report = report_file.read()
+    os.waitpid(child, 0)
+    return report
+
+
+async def _awaited(scenario: Callable[[], Awaitable[None]]) -> None:
+    sys.stdin = None  # type: ignore[assignment]
+    await scenario()
