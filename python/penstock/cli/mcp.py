@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.config import SettingsError
+from penstock.config import SettingsError, read_environment
 
 if TYPE_CHECKING:
     from penstock.agent.mcp import McpServers
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 def list_servers(
     mcp_config: Annotated[
         Path | None,
-        typer.Option(
-            "--mcp-config", envvar="MCP_CONFIG_PATH", help="JSON file with the MCP servers."
-        ),
+        typer.Option("--mcp-config", help="JSON file with the MCP servers [MCP_CONFIG_PATH]."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -27,9 +25,10 @@ def list_servers(
 
     from penstock.agent.mcp import McpServers, read_mcp_config
 
-    if mcp_config is None:
+    path = mcp_config or read_environment().mcp_config
+    if path is None:
         raise SettingsError("--mcp-config: name the JSON file with the MCP servers")
-    config = read_mcp_config(mcp_config)
+    config = read_mcp_config(path)
     patience_s = max((server.timeout_s for server in config.servers), default=0.0) + 1
 
     async def connect_and_print() -> bool:
