@@ -92,7 +92,7 @@ async def test_stream_has_the_named_events_in_the_order_of_the_run() -> None:
         body = {"messages": MESSAGES, "stream": True}
         answer = await server.http.post(CHAT, json=body)
     frames = [frame.split("\n") for frame in answer.text.split("\n\n")]
-    named = {}
+    named: dict[str, list[Any]] = {}
     order = []
     for name, *data in frames:
         if name.startswith("event: "):
@@ -142,7 +142,7 @@ async def test_official_client_reads_past_named_events() -> None:
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == final.choices[0].message.content == "I compute.\n\nIt is 2."
     others = [chunk for chunk in chunks if not chunk.choices]
-    assert [chunk.model_extra["type"] for chunk in others[:3]] == [
+    assert [(chunk.model_extra or {})["type"] for chunk in others[:3]] == [
         "agentic_tool_call_progress",
         "agentic_tool_approval_required",
         "agentic_tool_call_progress",
