@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.agent.tools import names
 from penstock.api.codecs.agent_events import json_value
 from penstock.dialog import (
     ProducedFile,
@@ -33,10 +32,10 @@ PYTHON: Final = "code_execution"
 SHELL: Final = "bash_code_execution"
 MCP: Final = "mcp"
 BLOCK_NAMES: Final = {
-    names.SEARCH_THE_WEB.name: SEARCH,
-    names.EXTRACT_PAGE.name: FETCH,
-    names.EXECUTE_PYTHON.name: PYTHON,
-    names.SHELL.name: SHELL,
+    "service_search_the_web": SEARCH,
+    "service_website_content_extractor": FETCH,
+    "service_execute_python": PYTHON,
+    "service_shell": SHELL,
 }
 """Our tool -> the name of Anthropic's tool with the same purpose."""
 CALL_ID: Final = "call_"
