@@ -423,6 +423,11 @@ class Sandbox:
         """The PID of the container's launcher; its child is the container's init."""
         return self._launcher.pid
 
+    @property
+    def control_descriptor(self) -> int:
+        """The descriptor of the socket to the init."""
+        return self._control.fileno()
+
     async def close(self) -> None:
         """End the container with all its processes; return when nothing of it is left."""
         self._die()
