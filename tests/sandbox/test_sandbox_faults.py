@@ -140,9 +140,12 @@ GARBAGE: dict[str, bytes] = {
     "reserved bits": Payload().frame(Kind.STATS, 1)[:2] + b"\1\0" + b"\0" * 4,
     "truncated text": Payload().u64(1).u32(1000).frame(Kind.READ, 1),
     "huge count": Payload().u32(0).text("/").u32(0xFFFFFFFF).frame(Kind.SPAWN, 1),
-    "spawn without descriptors": Payload().u32(0).text("/").texts(["/bin/true"]).texts([]).frame(
-        Kind.SPAWN, 1
-    ),
+    "spawn without descriptors": Payload()
+    .u32(0)
+    .text("/")
+    .texts(["/bin/true"])
+    .texts([])
+    .frame(Kind.SPAWN, 1),
     "write outside": Payload().u32(0).u32(0o644).text("../x").frame(Kind.WRITE_BEGIN, 1),
     "set-user-id file": Payload().u32(0).u32(0o4755).text("x").frame(Kind.WRITE_BEGIN, 1),
     "data without a file": Payload().frame(Kind.WRITE_DATA, 1) + b"x",

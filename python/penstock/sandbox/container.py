@@ -148,36 +148,33 @@ class Container:
         A name that is taken gets a number (`data-2.csv`). The same file is written only once.
         """
         names = []
-        async with self._call() as sandbox:
-            async with self._unavailable_if_it_fails():
-                taken = {file.path for file in (await sandbox.list_files()).files}
-                for file in files:
-                    key = file.name, hashlib.sha256(file.data).digest()
-                    if key not in self._inputs:
-                        name = input_name(file.name, taken)
-                        await sandbox.write_file(name, file.data)
-                        taken.add(name)
-                        self._inputs[key] = name
-                    names.append(self._inputs[key])
-                self._files = await sandbox.list_files()
+        async with self._call() as sandbox, self._unavailable_if_it_fails():
+            taken = {file.path for file in (await sandbox.list_files()).files}
+            for file in files:
+                key = file.name, hashlib.sha256(file.data).digest()
+                if key not in self._inputs:
+                    name = input_name(file.name, taken)
+                    await sandbox.write_file(name, file.data)
+                    taken.add(name)
+                    self._inputs[key] = name
+                names.append(self._inputs[key])
+            self._files = await sandbox.list_files()
         return tuple(names)
 
     async def mount_skills(self, skills: Iterable[SkillFolder]) -> None:
         """Write skills below `skills/`, where programs can only read them."""
-        async with self._call() as sandbox:
-            async with self._unavailable_if_it_fails():
-                for skill in skills:
-                    for path, data in skill.files.items():
-                        path = f"skills/{skill.directory}/{path}"
-                        await sandbox.write_file(path, data, read_only=True)
+        async with self._call() as sandbox, self._unavailable_if_it_fails():
+            for skill in skills:
+                for path, data in skill.files.items():
+                    path = f"skills/{skill.directory}/{path}"
+                    await sandbox.write_file(path, data, read_only=True)
 
     async def surface(self, outputs: Iterable[DeclaredFile]) -> tuple[CollectedFile, ...]:
         """Return files of the working directory. A missing one becomes an error entry."""
-        async with self._call() as sandbox:
-            async with self._unavailable_if_it_fails():
-                collector = Collector(sandbox, self._files)
-                await collector.add_declared(outputs)
-                return collector.files()
+        async with self._call() as sandbox, self._unavailable_if_it_fails():
+            collector = Collector(sandbox, self._files)
+            await collector.add_declared(outputs)
+            return collector.files()
 
     async def end(self) -> None:
         """End all processes at once; the files are lost. A call that runs ends with an error."""

@@ -22,6 +22,10 @@ from penstock.sandbox.types import PythonJob, PythonResult
 
 MAX_MODEL_CHARS: Final = 16384
 """Characters of stdout, stderr, the traceback and the result that the model sees, each."""
+STATE_LOST: Final = (
+    "The interpreter is a new one: variables of earlier calls are gone. Files that were given to"
+    " the user are in the working directory, others may be gone."
+)
 CUT: Final = "\n[... cut ...]\n"
 
 
@@ -112,7 +116,7 @@ def _shown(result: PythonResult, directory: str, timeout_s: int) -> dict[str, An
             "killed": result.killed,
         }
     if result.state_lost:
-        shown["note"] = "The interpreter was restarted: variables of earlier calls are gone."
+        shown["note"] = STATE_LOST
     return {key: value for key, value in shown.items() if value not in ("", None, 0)}
 
 
