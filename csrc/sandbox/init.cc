@@ -36,7 +36,10 @@ int64_t now_ms() {
 
 struct Program {
     Supervisor supervisor;
+    bool has_started = false;
     bool has_exited = false;
+    // A SIGKILL that came before the supervisor had started the program.
+    bool is_unwanted = false;
 };
 
 struct Transfer {
@@ -60,11 +63,13 @@ class Init {
     bool write_begin(uint32_t request, Reader payload);
     bool write_data(uint32_t request, Reader payload);
     bool write_end(uint32_t request, Reader payload);
+    bool write_abort(uint32_t request, Reader payload);
     bool read(uint32_t request, Reader payload);
     bool list(uint32_t request, Reader payload);
     bool stats(uint32_t request, Reader payload);
 
     bool receive_all();
+    void signal_program(Program& program, int number);
     void read_notices(uint32_t handle, Program& program);
     void end_program(uint32_t handle);
     void reap();
@@ -121,7 +126,11 @@ bool Init::spawn(uint32_t request, Reader payload, std::vector<int>& descriptors
         fail(request, "spawn", "too many programs");
         return true;
     }
-    const size_t overhead = programs_.size() + 2;
+    // Processes that the limit counts beside those of programs: init and the supervisors, or all of
+    // the user if the container has none of its own.
+    const size_t overhead = container_.shares_user
+                                ? count_own_threads(container_.places.proc_folder) + 1
+                                : programs_.size() + 2;
     const Supervisor supervisor = start_program(program, [this, overhead] {
         return confine_program(container_.confinement, container_.spec, container_.places,
                                overhead);
@@ -137,12 +146,16 @@ bool Init::signal(uint32_t request, Reader payload) {
     const uint32_t handle = payload.u32(), number = payload.u32();
     if (!payload.finished() || number == 0 || number >= static_cast<uint32_t>(NSIG))
         return false;
-    const auto program = programs_.find(handle);
-    if (program != programs_.end())
-        signal_descendants(container_.places.proc_folder, program->second.supervisor.pid, {},
-                           static_cast<int>(number));
+    if (const auto program = programs_.find(handle); program != programs_.end())
+        signal_program(program->second, static_cast<int>(number));
     send(Kind::done, request, Writer());
     return true;
+}
+
+void Init::signal_program(Program& program, int number) {
+    if (!program.has_started && number == SIGKILL)
+        program.is_unwanted = true;
+    signal_descendants(container_.places.proc_folder, program.supervisor.pid, {}, number);
 }
 
 bool Init::kill_others(uint32_t request, Reader payload) {
@@ -156,10 +169,9 @@ bool Init::kill_others(uint32_t request, Reader payload) {
     if (kept.empty()) {
         kill_all();
     } else {
-        for (const auto& [handle, program] : programs_)
+        for (auto& [handle, program] : programs_)
             if (std::find(kept.begin(), kept.end(), program.supervisor.pid) == kept.end())
-                signal_descendants(container_.places.proc_folder, program.supervisor.pid, {},
-                                   SIGKILL);
+                signal_program(program, SIGKILL);
         kill_orphans();
     }
     send(Kind::done, request, Writer());
@@ -198,6 +210,11 @@ bool Init::write_end(uint32_t request, Reader payload) {
     else
         fail(request, "unwritable", error);
     return true;
+}
+
+bool Init::write_abort(uint32_t request, Reader payload) {
+    writers_.erase(request);
+    return payload.finished();
 }
 
 bool Init::read(uint32_t request, Reader payload) {
@@ -264,6 +281,7 @@ bool Init::handle(Received& received) {
     case Kind::write_begin: return write_begin(request, payload);
     case Kind::write_data: return write_data(request, payload);
     case Kind::write_end: return write_end(request, payload);
+    case Kind::write_abort: return write_abort(request, payload);
     case Kind::read: return read(request, payload);
     case Kind::list: return list(request, payload);
     case Kind::stats: return stats(request, payload);
@@ -298,7 +316,10 @@ void Init::read_notices(uint32_t handle, Program& program) {
             break;
         switch (notice.what) {
         case Notice::What::started:
+            program.has_started = true;
             send(Kind::spawned, handle, Writer().u32(static_cast<uint32_t>(notice.value)));
+            if (program.is_unwanted)
+                signal_program(program, SIGKILL);
             break;
         case Notice::What::failed:
             program.has_exited = true;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <sys/stat.h>
 
 #include "sandbox/directory.h"
 #include "sandbox/system.h"
@@ -27,9 +28,13 @@ bool read_process(int proc_folder, const char* name, Process& process) {
     const char* rest = strrchr(text, ')');
     char state = 0;
     int parent = 0;
-    if (!rest || sscanf(rest + 1, " %c %d", &state, &parent) != 2)
+    long threads = 0;
+    if (!rest || sscanf(rest + 1,
+                        " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
+                        "%*d %ld",
+                        &state, &parent, &threads) != 3)
         return false;
-    process = {atoi(name), parent, state == 'Z' || state == 'X'};
+    process = {atoi(name), parent, state == 'Z' || state == 'X', threads};
     return true;
 }
 
@@ -83,6 +88,17 @@ std::vector<pid_t> descendants(int proc_folder, pid_t ancestor, const std::vecto
         }
     }
     return found;
+}
+
+size_t count_own_threads(int proc_folder) {
+    size_t count = 0;
+    for (const Process& process : list_processes(proc_folder)) {
+        struct stat status;
+        const std::string name = std::to_string(process.pid) + "/task";
+        if (fstatat(proc_folder, name.c_str(), &status, 0) == 0 && status.st_uid == geteuid())
+            count += static_cast<size_t>(process.threads);
+    }
+    return count;
 }
 
 void signal_descendants(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except,

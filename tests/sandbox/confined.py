@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures.thread  # noqa: F401 - an ordinary user may not read the library
 import ctypes
 import os
 import shutil

@@ -118,7 +118,9 @@ async def test_a_fork_bomb_reaches_the_limit_and_ends() -> None:
         await sandbox.write_file("a", b"1")
         await bomb.signal(9)
         await sandbox.kill_all()
-        assert (await bomb.wait()).signal == 9
+        # The first shell may have given up before, when it could not fork.
+        await bomb.wait()
+        assert (await sandbox.stats()).processes == 0
         assert (await shell(sandbox, "echo alive")).stdout == "alive\n"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config.settings import SandboxSettings
-from penstock.sandbox import launcher
+from penstock.sandbox import layers
 from penstock.sandbox.launcher import (
     MissingLayer,
     Sandbox,
@@ -67,11 +67,11 @@ def test_an_ordinary_users_fork_bomb_reaches_the_limit() -> None:
 
 async def check_fallback() -> None:
     async with launched(SandboxSettings(mode="auto")) as sandbox:
-        layers = sandbox.layers
-        assert not layers.namespaces
-        assert (layers.landlock, layers.seccomp, layers.limits) == (True, True, True)
-        assert layers.network == "none"
-        assert {layer for layer, _ in layers.missing} >= {"namespaces", "network"}
+        held = sandbox.layers
+        assert not held.namespaces
+        assert (held.landlock, held.seccomp, held.limits) == (True, True, True)
+        assert held.network == "none"
+        assert {layer for layer, _ in held.missing} >= {"namespaces", "network"}
         folder = sandbox.working_directory
         result = await shell(
             sandbox,
@@ -173,14 +173,14 @@ async def test_the_probe_agrees_with_a_container(sandbox: Sandbox) -> None:
     settings = SandboxSettings(mode="on")
     assert probe(settings) == sandbox.layers == require_layers(settings)
     assert probe(SandboxSettings(mode="off")) == Layers()
-    printed = subprocess.run([launcher.BINARY, "--probe"], capture_output=True, check=True)
+    printed = subprocess.run([layers.BINARY, "--probe"], capture_output=True, check=True)
     assert json.loads(printed.stdout)["namespaces"] is True
 
 
 def test_a_missing_layer_is_named() -> None:
     def check() -> Callable[[], Awaitable[None]]:
         async def scenario() -> None:
-            launcher._probe.cache_clear()
+            layers._probe.cache_clear()
             with pytest.raises(MissingLayer, match="namespaces"):
                 require_layers(SandboxSettings(mode="on"))
             assert dict(probe(SandboxSettings(mode="auto")).missing)["namespaces"] != ""

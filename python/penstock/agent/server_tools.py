@@ -115,7 +115,8 @@ class ServerTools:
     async def _sandbox_facts(self) -> SandboxFacts:
         assert self.containers is not None
         layers = await self.containers.layers()
-        version, packages = "3", ()
+        version = "3"
+        packages: tuple[str, ...] = ()
         if self.settings.enable_code_execution:
             facts = await self.containers.python_facts()
             version, packages = facts.version, facts.packages
