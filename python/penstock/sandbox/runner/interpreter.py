@@ -27,7 +27,7 @@ from __future__ import annotations
 import sys
 from _signal import SIG_SETMASK, SIGINT, pthread_sigmask  # type: ignore[import-not-found]
 from _signal import signal as set_handler
-from os import _exit, close, dup, dup2, getpid, read, register_at_fork, write
+from os import _exit, close, dup, dup2, getpid, read, register_at_fork, set_inheritable, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -269,6 +269,7 @@ def new_main() -> Any:
 
 def serve(channel: int, pictures: Pictures) -> None:
     """Run jobs until the server closes the channel."""
+    set_inheritable(channel, False)
     owner, streams, main = getpid(), Streams(), new_main()
     finder: Any = pictures
     sys.meta_path.insert(0, finder)
