@@ -101,3 +101,12 @@ async def test_tools_that_need_an_approval_are_not_offered() -> None:
         Client(url) as client,
     ):
         assert [tool.name for tool in (await client.list_tools()).tools] == ["chat"]
+
+
+async def test_each_python_call_has_a_container_of_its_own() -> None:
+    async with listening(enable_code_execution=True) as (_, url), Client(url) as client:
+        for _ in range(2):  # the second call does not find the file of the first
+            arguments = {"code": "open('kept', 'x').close()\n6 * 7", "outputs": []}
+            result = await client.call_tool("service_execute_python", arguments)
+            assert not result.is_error
+            assert '"result":"42"' in result.content[0].text  # type: ignore[union-attr]
