@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.config import SettingsError, read_environment
+from penstock.config import SettingsError
 
 if TYPE_CHECKING:
     from penstock.agent.mcp import McpServers
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def list_servers(
     mcp_config: Annotated[
         Path | None,
-        typer.Option("--mcp-config", help="JSON file with the MCP servers [MCP_CONFIG_PATH]."),
+        typer.Option(
+            "--mcp-config", envvar="MCP_CONFIG_PATH", help="JSON file with the MCP servers."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -25,10 +27,9 @@ def list_servers(
 
     from penstock.agent.mcp import McpServers, read_mcp_config
 
-    path = mcp_config or read_environment().mcp_config
-    if path is None:
+    if mcp_config is None:
         raise SettingsError("--mcp-config: name the JSON file with the MCP servers")
-    config = read_mcp_config(path)
+    config = read_mcp_config(mcp_config)
     patience_s = max((server.timeout_s for server in config.servers), default=0.0) + 1
 
     async def connect_and_print() -> bool:

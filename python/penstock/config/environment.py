@@ -1,8 +1,8 @@
 """Environment variables of Penstock. No other module reads the environment.
 
-`KEEP_ALIVE_INTERVAL`, `MCP_CONFIG_PATH`, `SERVICE_ALLOW_RUNTIME_LORA_UPDATING` and
-`SERVICE_LORA_ADAPTER_ROOT` are part of the server's specified interface; `PENSTOCK_HOME` is
-Penstock's own variable; `HF_HOME`, `HF_TOKEN` and `XDG_DATA_HOME` have their usual meaning.
+`KEEP_ALIVE_INTERVAL`, `SERVICE_ALLOW_RUNTIME_LORA_UPDATING` and `SERVICE_LORA_ADAPTER_ROOT` are
+part of the server's specified interface; `PENSTOCK_HOME` is Penstock's own variable; `HF_HOME`,
+`HF_TOKEN` and `XDG_DATA_HOME` have their usual meaning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class Environment(msgspec.Struct, frozen=True):
     `keep_alive_interval_ms`: the time between two keep-alives of a stream.
     `lora_updates`: True if clients may load and unload adapters.
     `lora_root`: clients may load adapters only from this folder; None: from any folder.
-    `mcp_config`: the path of the configuration of MCP servers.
     """
 
     home: Path
@@ -45,7 +44,6 @@ class Environment(msgspec.Struct, frozen=True):
     keep_alive_interval_ms: int = DEFAULT_KEEP_ALIVE_MS
     lora_updates: bool = False
     lora_root: Path | None = None
-    mcp_config: str | None = None
 
 
 def read_environment(names: Mapping[str, str] | None = None) -> Environment:
@@ -63,7 +61,6 @@ def read_environment(names: Mapping[str, str] | None = None) -> Environment:
         lora_updates=names.get("SERVICE_ALLOW_RUNTIME_LORA_UPDATING", "").strip().lower()
         in TRUE_WORDS,
         lora_root=Path(root) if (root := names.get("SERVICE_LORA_ADAPTER_ROOT")) else None,
-        mcp_config=names.get("MCP_CONFIG_PATH") or None,
     )
 
 

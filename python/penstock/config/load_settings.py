@@ -101,7 +101,7 @@ def load_serving(
     from_environment = {"keep_alive_interval_ms": environment.keep_alive_interval_ms}
     store = build_settings(StoreSettings, "store", [document.store, store_options])
     _check_no_tables(document.server)
-    agent = _agent(document, server_options, environment.mcp_config)
+    agent = _agent(document, server_options)
     sources = [from_environment, document.server, server_options]
     plain = [_without_ignored(without_agent(source)) for source in sources]
     server = build_settings(ServerSettings, "server", [*plain, {"store": store, "agent": agent}])
@@ -192,13 +192,9 @@ def _without_ignored(source: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in source.items() if key not in IGNORED_KEYS}
 
 
-def _agent(
-    document: SettingsFile, options: Mapping[str, Any], mcp_config: str | None = None
-) -> AgentSettings:
-    """Merge file and options. `mcp_config`: the value from the environment."""
-    in_environment = {} if mcp_config is None else {"mcp_config": mcp_config}
+def _agent(document: SettingsFile, options: Mapping[str, Any]) -> AgentSettings:
     in_file = file_values(document.agent, document.sandbox, document.server)
-    return agent_settings([in_environment, in_file, agent_values(options)])
+    return agent_settings([in_file, agent_values(options)])
 
 
 def _engine(sources: list[Mapping[str, Any]], name: str = "engine") -> EngineSettings:

@@ -10,11 +10,11 @@ from typing import Any
 from mcp import Client
 
 from penstock.agent.server_tools import ServerTools
-from penstock.agent.tools.names import EXTRACT_PAGE, SEARCH_THE_WEB
 from penstock.api.serving.mcp_listener import McpListener
-from penstock.api.serving.server import bind_socket
+from penstock.api.serving.sockets import bind_socket
 from penstock.base.errors import InvalidRequest
 from penstock.config import AgentSettings, ServerSettings
+from penstock.dialog.tool_names import EXTRACT_PAGE, SEARCH_THE_WEB
 from tests.support.servers.file_server import Files
 from tests.support.servers.file_server import serving as files_served
 from tests.support.servers.http_server import Serving, serving

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.agent.tools.names import EXECUTE_PYTHON
 from penstock.agent.tools.outputs import DeclaredOutput, declared, output_files
 from penstock.agent.tools.sandbox_facts import SandboxFacts
 from penstock.agent.tools.tool import (
@@ -18,6 +17,7 @@ from penstock.agent.tools.tool import (
 from penstock.agent.workspace import Workspace
 from penstock.base.errors import ServiceError
 from penstock.dialog import GenerateRequest, PythonActivity, ToolCall
+from penstock.dialog.tool_names import EXECUTE_PYTHON
 from penstock.sandbox.types import PythonJob, PythonResult
 
 MAX_MODEL_CHARS: Final = 16384

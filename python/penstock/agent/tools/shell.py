@@ -6,13 +6,13 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from penstock.agent.tools.names import SHELL
 from penstock.agent.tools.outputs import DeclaredOutput, declared, output_files
 from penstock.agent.tools.sandbox_facts import SandboxFacts
 from penstock.agent.tools.tool import CallContext, ToolOutcome, decode_arguments, function_tool
 from penstock.agent.workspace import Workspace
 from penstock.base.errors import ServiceError
 from penstock.dialog import ShellActivity
+from penstock.dialog.tool_names import SHELL
 from penstock.sandbox.types import ShellJob, ShellResult
 
 MAX_OUTPUT_CHARS: Final = 4096

@@ -24,6 +24,7 @@ from penstock.dialog import (
     ToolActivity,
     ToolCall,
     ToolRun,
+    tool_names,
 )
 
 SEARCH: Final = "web_search"
@@ -32,10 +33,10 @@ PYTHON: Final = "code_execution"
 SHELL: Final = "bash_code_execution"
 MCP: Final = "mcp"
 BLOCK_NAMES: Final = {
-    "service_search_the_web": SEARCH,
-    "service_website_content_extractor": FETCH,
-    "service_execute_python": PYTHON,
-    "service_shell": SHELL,
+    tool_names.SEARCH_THE_WEB.name: SEARCH,
+    tool_names.EXTRACT_PAGE.name: FETCH,
+    tool_names.EXECUTE_PYTHON.name: PYTHON,
+    tool_names.SHELL.name: SHELL,
 }
 """Our tool -> the name of Anthropic's tool with the same purpose."""
 CALL_ID: Final = "call_"
