@@ -13,8 +13,10 @@
 namespace penstock::sandbox {
 namespace {
 
-// Rounds of kill_descendants: each ends all processes that the one before saw.
+// Rounds of signal_descendants: each ends all processes that the one before saw.
 constexpr int kMaxRounds = 100;
+// A killed process ends when it next leaves the kernel, after its memory is freed.
+constexpr int kWaitUs = 500, kMaxWaitUs = 1'000'000;
 
 bool read_process(int proc_folder, const char* name, Process& process) {
     char path[64], text[512];
@@ -123,6 +125,15 @@ void signal_descendants(int proc_folder, pid_t ancestor, const std::vector<pid_t
     }
     for (const pid_t pid : stopped)
         kill(pid, SIGKILL);
+    wait_for_end(proc_folder, ancestor, except);
+}
+
+void wait_for_end(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except) {
+    for (int waited_us = 0; waited_us < kMaxWaitUs; waited_us += kWaitUs) {
+        if (descendants(proc_folder, ancestor, except).empty())
+            return;
+        usleep(kWaitUs);
+    }
 }
 
 } // namespace penstock::sandbox

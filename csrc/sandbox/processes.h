@@ -26,8 +26,11 @@ uint64_t memory_of(int proc_folder, const std::vector<pid_t>& processes);
 size_t count_own_threads(int proc_folder);
 
 // Sends a signal to all processes below `ancestor`. SIGKILL stops them first, so that none forks
-// away, and repeats until none is left.
+// away, and waits until none is left.
 void signal_descendants(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except,
                         int number);
+
+// Waits, at most a second, until killed processes have ended.
+void wait_for_end(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except);
 
 } // namespace penstock::sandbox

@@ -28,7 +28,7 @@ PASSED = "passed"
 
 @dataclass(frozen=True)
 class Finished:
-    """What a program wrote, and how it ended."""
+    """The output of a program, and how it ended."""
 
     stdout: str
     stderr: str

@@ -167,7 +167,7 @@ async def test_a_service_of_the_host_is_reached_in_the_full_network_only() -> No
         connect = f"import socket; socket.create_connection(('127.0.0.1', {port})); print('open')"
         outputs = {}
         for network in ("none", "loopback", "full"):
-            async with launched(SandboxSettings(mode="on", network=network)) as sandbox:  # type: ignore[arg-type]
+            async with launched(SandboxSettings(mode="on", network=network)) as sandbox:
                 outputs[network] = (await python(sandbox, connect)).stdout
     assert outputs == {"none": "", "loopback": "", "full": "open\n"}
 

@@ -1,7 +1,7 @@
 """The server's end of the socket to a container's init.
 
 Sends requests, hands each reply to the request that waits for it, and ends the container if a
-packet does not follow the protocol. Nothing here blocks the event loop.
+packet does not follow the protocol. No method blocks the event loop.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Connection:
             raise SandboxDied("the sandbox has ended")
 
     def notify(self, kind: Kind, payload: Payload, number: int | None = None) -> None:
-        """Queue a packet whose reply, if there is one, nobody waits for."""
+        """Queue a packet. Its reply, if there is one, is ignored."""
         if not self.died.done():
             self._queue(payload.frame(kind, next(self._numbers) if number is None else number), ())
 

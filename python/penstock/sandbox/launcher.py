@@ -197,7 +197,7 @@ class Sandbox:
         with self._connection.request() as number:
             packet = payload.frame(Kind.SPAWN, number)
             ends = ServerEnds()
-            process = self._processes[number] = SandboxProcess(self, number, ends)
+            process = self._processes[number] = SandboxProcess(number, ends, self._signal_program)
             try:
                 await self._connection.send(packet, await ends.open(channel=channel))
                 ends.close_program_ends()
@@ -213,7 +213,7 @@ class Sandbox:
                 raise
         return process
 
-    async def signal_program(self, handle: int, number: int) -> None:
+    async def _signal_program(self, handle: int, number: int) -> None:
         """Send a signal to the program and its descendants. Raises SandboxDied."""
         await self._connection.ask(Kind.SIGNAL, Payload().u32(handle).u32(number), Kind.DONE)
 

@@ -23,7 +23,7 @@ PROBE_TIMEOUT_S = 10.0
 
 
 class ReadyContainer(Layers, frozen=True, kw_only=True):
-    """What an init says when it is ready: the layers, and the folders as programs see them."""
+    """The report of an init that is ready: the layers, and the folders as programs see them."""
 
     working_directory: str
     temporary_directory: str
