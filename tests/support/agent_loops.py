@@ -115,6 +115,12 @@ def scripted_engine(texts: Sequence[str]) -> ScriptedEngine:
     return ScriptedEngine(lambda _: list(next(left, "").encode()), info=info)
 
 
+def scripted_generator(engine: ScriptedEngine) -> Generator:
+    """Return a generator over a scripted engine that reads calls in the Hermes format."""
+    syntax = AnswerSyntax(calls=TOOL_SYNTAXES["hermes"])
+    return Generator(engine, tiny_tokenizer(), tiny_template(), syntax=syntax)
+
+
 def scripted_agent(
     texts: Sequence[str],
     tools: Iterable[Tool[Any]] = (),
@@ -126,8 +132,7 @@ def scripted_agent(
     """Return an agent whose model writes one text per round. `tools` are offered to each
     request."""
     engine = scripted_engine(texts)
-    syntax = AnswerSyntax(calls=TOOL_SYNTAXES["hermes"])
-    generator = Generator(engine, tiny_tokenizer(), tiny_template(), syntax=syntax)
+    generator = scripted_generator(engine)
     files, approvals = MemoryFiles(), MemoryApprovals(timeout_s=60)
     offered = ToolSources(settings, files, approvals, mcp=FixedTools(tuple(tools)), **sources)
     loop = AgentLoop(generator, sessions=sessions, tools=ToolProvider(offered))

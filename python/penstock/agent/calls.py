@@ -58,7 +58,6 @@ class CallRunner:
     def __init__(
         self,
         tools: Mapping[str, Tool[Any]],
-        request: GenerateRequest,
         permissions: CallPermissions,
         outputs: OutputFiles,
         observer: AgentObserver,
@@ -67,7 +66,6 @@ class CallRunner:
         container: str,
     ) -> None:
         self._tools = tools
-        self._request = request
         self._permissions = permissions
         self._outputs = outputs
         self._observer = observer
@@ -75,12 +73,13 @@ class CallRunner:
         self._container = container
 
     async def run(
-        self, round: int, calls: Sequence[ToolCall], first_part: int
+        self, request: GenerateRequest, round: int, calls: Sequence[ToolCall], first_part: int
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of all calls of a round. Calls run in order; neighbours that only read
         run side by side. Closing the generator ends the running calls.
 
-        `first_part`: the part index of the first call.
+        - `request`: the client's request, with the whole conversation.
+        - `first_part`: the part index of the first call.
         """
         prepared = [self._prepare(first_part + i, call) for i, call in enumerate(calls)]
         for group in _groups(prepared):
@@ -96,7 +95,7 @@ class CallRunner:
                     message = await self._permissions.denial(approval_id)
                     if message is not None:
                         one.refusal = _denied(one.activity, message)
-            events = self._run_group(round, group)
+            events = self._run_group(request, round, group)
             try:
                 async for event in events:
                     yield event
@@ -113,8 +112,10 @@ class CallRunner:
             return _Call(part, call, tool, None, activity, refusal)
         return _Call(part, call, tool, arguments, tool.describe(arguments))
 
-    async def _run_group(self, round: int, group: Sequence[_Call]) -> AsyncGenerator[Event, None]:
-        tasks = {asyncio.ensure_future(self._run_call(round, one)): one for one in group}
+    async def _run_group(
+        self, request: GenerateRequest, round: int, group: Sequence[_Call]
+    ) -> AsyncGenerator[Event, None]:
+        tasks = {asyncio.ensure_future(self._run_call(request, round, one)): one for one in group}
         running = set(tasks)
         try:
             while running:
@@ -129,11 +130,11 @@ class CallRunner:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _run_call(self, round: int, one: _Call) -> ToolRun:
+    async def _run_call(self, request: GenerateRequest, round: int, one: _Call) -> ToolRun:
         started_s = time.monotonic()
         status: CallStatus = "cancelled"
         try:
-            outcome = one.refusal or await self._outcome(round, one)
+            outcome = one.refusal or await self._outcome(request, round, one)
             status = _status(outcome)
         finally:
             self._observer.call_ended(one.tool.info, status, time.monotonic() - started_s)
@@ -152,8 +153,8 @@ class CallRunner:
             files=files,
         )
 
-    async def _outcome(self, round: int, one: _Call) -> ToolOutcome:
-        context = CallContext(self._session, self._container, round, one.call, self._request)
+    async def _outcome(self, request: GenerateRequest, round: int, one: _Call) -> ToolOutcome:
+        context = CallContext(self._session, self._container, round, one.call, request)
         try:
             return await one.tool.run(one.arguments, context)
         except Exception:

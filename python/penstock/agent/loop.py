@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -16,16 +14,12 @@ from penstock.agent.permissions import CallPermissions, check_can_ask
 from penstock.agent.rounds import MAX_ROUNDS, ToolRounds
 from penstock.agent.sessions import SessionStore, run_in_session
 from penstock.agent.tool_provider import ToolProvider
+from penstock.agent.workspace import container_id
 from penstock.base.errors import ServiceError
 from penstock.base.ids import new_id
 from penstock.dialog import Event, File, GenerateRequest, RunFailed
 from penstock.generation import Generator
 from penstock.models.loader.sampling_defaults import SamplingDefaults
-
-CONTAINER_PREFIX: Final = "cntr_"
-# Ids with an underscore are hashed, except our own, so that none looks like a hash. So are 32
-# hexadecimal digits, the names of the containers of responses.
-PLAIN_SESSION_ID: Final = re.compile(r"sess_[0-9a-f]{32}|(?![0-9a-f]{32}$)[A-Za-z0-9-]{1,59}")
 
 
 class FileAttachments(Protocol):
@@ -118,13 +112,16 @@ class AgentLoop:
     async def _run_with_tools(
         self, request: GenerateRequest, tools: ToolProvider
     ) -> AsyncGenerator[Event, None]:
+        # Without an id, no later request can use the container.
+        nameless = request.session is None and request.container is None
+        discarded = nameless and self._sessions is None
+        # A request with a container belongs to a stored conversation without a session.
+        shown_session = None
+        if request.container is None and self._sessions is not None:
+            shown_session = request.session or new_id("sess_")
+        session = shown_session or request.session or request.container or new_id("sess_")
+        container = request.container or container_id(session)
         try:
-            # A request with a container belongs to a stored conversation without a session.
-            shown_session = None
-            if request.container is None and self._sessions is not None:
-                shown_session = request.session or new_id("sess_")
-            session = shown_session or request.session or request.container or new_id("sess_")
-            container = request.container or container_id(session)
             request = msgspec.structs.replace(request, session=shown_session, container=container)
             tools.check(request)
             request = await self.attach(request)
@@ -138,6 +135,9 @@ class AgentLoop:
                     yield event
         except ServiceError as error:
             yield RunFailed.of(error)
+        finally:
+            if discarded and tools.sources.containers is not None:
+                await tools.sources.containers.close_container(container)
 
     async def _rounds(
         self,
@@ -162,7 +162,6 @@ class AgentLoop:
         )
         calls = CallRunner(
             toolbox.tools,
-            request,
             permissions,
             outputs,
             sources.observer,
@@ -184,11 +183,3 @@ class AgentLoop:
         return self._attachments is not None and any(
             isinstance(part, File) for m in request.messages or () for part in m.parts
         )
-
-
-def container_id(session: str) -> str:
-    """Return the id of a session's container: `cntr_` and the session id, or a hash of a session id
-    that is long or has other characters. Different sessions have different containers."""
-    if PLAIN_SESSION_ID.fullmatch(session):
-        return CONTAINER_PREFIX + session
-    return CONTAINER_PREFIX + "h_" + hashlib.blake2b(session.encode(), digest_size=16).hexdigest()

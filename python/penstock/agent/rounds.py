@@ -104,7 +104,7 @@ class ToolRounds:
             self._usage = _sum(self._usage, ended.usage)
             finish = self._finish(model_call, number)
             if finish is None:
-                calls = self._calls.run(number, model_call.calls, self._num_parts)
+                calls = self._calls.run(request, number, model_call.calls, self._num_parts)
                 async with aclosing(calls) as events:
                     async for event in events:
                         if isinstance(event, ToolCompleted):

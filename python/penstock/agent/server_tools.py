@@ -16,6 +16,7 @@ from penstock.agent.protocols import (
 )
 from penstock.agent.tool_provider import ToolProvider, ToolSources
 from penstock.agent.tools.sandbox_facts import SandboxFacts
+from penstock.agent.workspace import container_id
 from penstock.config import AgentSettings, SettingsError
 from penstock.sandbox.types import Layers
 
@@ -82,7 +83,8 @@ class ServerTools:
     async def close(self) -> None:
         """End all containers, MCP servers and connections."""
         if self._web is not None:
-            await asyncio.to_thread(self._web.close)
+            self._web.close()
+            await self._web.wait_closed()
         closing = [
             source.close()
             for source in (self.containers, self._mcp, self._dispatch)
@@ -91,6 +93,11 @@ class ServerTools:
         for result in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(result, Exception):
                 log.error("server tools: %s", result)
+
+    async def forget_session(self, session: str) -> None:
+        """End the container of a session that was deleted."""
+        if self.containers is not None:
+            await self.containers.close_container(container_id(session))
 
     @property
     def running_containers(self) -> int:
@@ -108,7 +115,8 @@ class ServerTools:
     async def _sandbox_facts(self) -> SandboxFacts:
         assert self.containers is not None
         layers = await self.containers.layers()
-        version, packages = "3", ()
+        version = "3"
+        packages: tuple[str, ...] = ()
         if self.settings.enable_code_execution:
             facts = await self.containers.python_facts()
             version, packages = facts.version, facts.packages
@@ -151,12 +159,14 @@ def _dispatch_tools(settings: AgentSettings) -> DispatchTools | None:
 
 
 def _report(layers: Layers, settings: AgentSettings) -> None:
-    """Log which layers of the sandbox are missing. Raises SettingsError if all are required."""
+    """Log which layers of the sandbox are missing. Raises SettingsError if a required one is."""
+    from penstock.sandbox.launcher import OPTIONAL_LAYERS
+
     if settings.sandbox.mode == "off":
         log.warning("the sandbox is off: tools run with the rights of this server's user")
         return
     for layer, reason in layers.missing:
-        if settings.sandbox.mode == "on":
+        if settings.sandbox.mode == "on" and layer not in OPTIONAL_LAYERS:
             raise SettingsError(
                 f"--sandbox on: the layer {layer} is missing: {reason}; `penstock doctor` names"
                 " the cure, and --sandbox auto starts without it"

@@ -7,7 +7,9 @@ container before its first use in a run.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
 from collections.abc import Iterable
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
@@ -28,6 +30,10 @@ from penstock.store.records import StoredFile
 
 log = logging.getLogger(__name__)
 
+CONTAINER_PREFIX: Final = "cntr_"
+# Ids with an underscore are hashed, except our own, so that none looks like a hash. So are 32
+# hexadecimal digits, the names of the containers of responses.
+PLAIN_SESSION_ID: Final = re.compile(r"sess_[0-9a-f]{32}|(?![0-9a-f]{32}$)[A-Za-z0-9-]{1,59}")
 MAX_RESTORED_BYTES: Final = 256 * 1024 * 1024
 """Total size of the stored files that are written into a new container, newest first."""
 
@@ -58,9 +64,11 @@ class Container(Protocol):
 
 
 class Containers(Protocol):
-    """The method of `sandbox.containers.Containers` that the agent uses."""
+    """The methods of `sandbox.containers.Containers` that the agent uses."""
 
     async def container(self, id: str) -> Container: ...
+
+    async def close_container(self, id: str) -> None: ...
 
 
 class Workspaces:
@@ -88,6 +96,7 @@ class Workspaces:
         container = await self._containers.container(workspace.container_id)
         generation, present = self._present.get(container, (-1, set()))
         if generation != container.generation:
+            workspace.is_new = True
             present = set()
             if workspace.skills:
                 await container.mount_skills(workspace.skills)
@@ -130,7 +139,11 @@ class Workspaces:
 
 
 class Workspace:
-    """The files and the container of one run."""
+    """The files and the container of one run.
+
+    - `is_new`: the container was empty when this run first used it: it has the files of the
+      session, but not the interpreter of earlier runs. Cleared once the model has been told.
+    """
 
     def __init__(
         self,
@@ -145,6 +158,7 @@ class Workspace:
         self._file_ids = file_ids
         self.container_id = container_id
         self.skills = skills
+        self.is_new = False
         self._prepared: Container | None = None
 
     async def container(self) -> Container:
@@ -177,3 +191,11 @@ def _latest(files: list[StoredFile]) -> list[StoredFile]:
             break
         kept.append(file)
     return kept[::-1]
+
+
+def container_id(session: str) -> str:
+    """Return the id of a session's container: `cntr_` and the session id, or a hash of a session id
+    that is long or has other characters. Different sessions have different containers."""
+    if PLAIN_SESSION_ID.fullmatch(session):
+        return CONTAINER_PREFIX + session
+    return CONTAINER_PREFIX + "h_" + hashlib.blake2b(session.encode(), digest_size=16).hexdigest()

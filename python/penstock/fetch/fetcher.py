@@ -15,6 +15,7 @@ import httpx
 
 from penstock.base.data_url import SCHEME, decode_data_url
 from penstock.base.errors import Overloaded
+from penstock.base.time_limit import within
 from penstock.fetch.addresses import AllowList
 from penstock.fetch.connecting import (
     CheckedBackend,
@@ -120,9 +121,7 @@ class Fetcher:
         if url[: len(SCHEME)].lower() == SCHEME:
             return await asyncio.to_thread(self._decode_data_url, url, field)  # may be large
         try:
-            return await asyncio.wait_for(
-                self._follow(url, field, allows_host), self._limits.timeout_s
-            )
+            return await within(self._limits.timeout_s, self._follow(url, field, allows_host))
         except asyncio.TimeoutError:
             seconds = self._limits.timeout_s
             raise UrlUnreachable(

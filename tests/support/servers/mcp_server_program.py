@@ -4,7 +4,7 @@
 - `many`: 1,000 tools.
 - `garbage`: writes lines that are no messages.
 - `silent`: reads and never answers.
-- `huge`: a tool whose answer is a line of 100 MB.
+- `huge`: a tool whose answer is a line of 100 MB, and one with a schema that is slow to check.
 - `fragile`: a tool during which the server dies. Its tool `pid` returns the process id.
 - `stubborn`: ignores SIGTERM and the end of its input, and has a child that does too.
 - `broken`: exits at once, with a message on standard error.
@@ -28,6 +28,7 @@ def honest_server() -> Any:
     from mcp_types import CallToolResult, ImageContent, TextContent, ToolAnnotations
 
     server = MCPServer("honest", version="1")
+    running: list[int] = []
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     def add(a: int, b: int) -> str:
@@ -70,6 +71,16 @@ def honest_server() -> Any:
         return ""
 
     @server.tool()
+    async def crowd() -> str:
+        """Return the number of calls of this tool that run at once."""
+        running.append(1)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        number = len(running)
+        running.pop()
+        return str(number)
+
+    @server.tool()
     async def grow(context: Context) -> str:
         """Add the tool `grown` and tell the client."""
 
@@ -77,7 +88,8 @@ def honest_server() -> Any:
             return "grown"
 
         server.add_tool(grown)
-        await context.session.send_tool_list_changed()
+        await context.notify_tools_changed()  # for clients that listen, in the newest version
+        await context.session.send_tool_list_changed()  # for clients of older versions
         return "done"
 
     return server
@@ -112,19 +124,28 @@ def fragile_server() -> Any:
 
 
 def serve_flood() -> None:
-    """Serve one tool, whose answer is 100 MB without an end. The package's own server would protect
-    its standard output, so this one is written by hand."""
+    """Serve a tool whose answer is 100 MB without an end, and one with a result that takes years to
+    check against its schema. The package's own server would not; this one is written by hand."""
+    slow_schema = {"type": "object", "properties": {"x": {"pattern": "^(a+)+$"}}}
+    trap = {"content": [], "structuredContent": {"x": "a" * 64 + "b"}}
     answers: dict[str, dict[str, Any]] = {
         "initialize": {
             "protocolVersion": "2025-11-25",
             "capabilities": {"tools": {}},
             "serverInfo": {"name": "huge", "version": "1"},
         },
-        "tools/list": {"tools": [{"name": "flood", "inputSchema": {"type": "object"}}]},
+        "tools/list": {
+            "tools": [
+                {"name": "flood", "inputSchema": {"type": "object"}},
+                {"name": "trap", "inputSchema": {"type": "object"}, "outputSchema": slow_schema},
+            ]
+        },
     }
     for line in sys.stdin:
         request = json.loads(line)
-        if request["method"] == "tools/call":
+        if request["method"] == "tools/call" and request["params"]["name"] == "trap":
+            print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": trap}), flush=True)
+        elif request["method"] == "tools/call":
             for _ in range(100):
                 os.write(1, b"x" * 1_000_000)
         elif request["method"] in answers:

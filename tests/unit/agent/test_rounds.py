@@ -64,6 +64,17 @@ async def test_the_model_sees_the_result_of_its_call_and_answers() -> None:
     assert (run.round, run.call.name, json.loads(run.result.text)) == (0, "echo", {"output": "HI"})
 
 
+async def test_the_prompt_of_a_round_extends_that_of_the_round_before() -> None:
+    """So that the prefix cache serves all of it."""
+    texts = [call("echo", text="a"), call("echo", text="b"), "ok"]
+    agent = scripted_agent(texts, [TestTool()])
+    await agent.run(ask())
+    prompts = [request.token_ids for request in agent.engine.requests]
+    for text, earlier, later in zip(texts, prompts, prompts[1:], strict=False):
+        known = earlier + tuple(text.encode())
+        assert later[: len(known)] == known
+
+
 async def test_usage_is_the_sum_of_all_rounds() -> None:
     agent = scripted_agent([call("echo", text="a"), call("echo", text="b"), "ok"], [TestTool()])
     usage = fold(await agent.run(ask())).usage

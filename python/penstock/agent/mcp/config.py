@@ -238,12 +238,13 @@ def _server(
     timeout_s = options.tool_timeout_secs if source.timeout_secs is None else source.timeout_secs
     if not 0 < timeout_s < float("inf"):
         raise _Invalid(f"{key}.timeout_secs", "must be greater than 0")
-    if token is not None and not token.isascii():
-        raise _Invalid("bearer_token", "must be ASCII")
+    token_key = f"{key.removesuffix('.source')}.bearer_token"
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise _Invalid(token_key, "must be printable ASCII")
     match source:
         case ProcessSource():
             if token is not None:
-                raise _Invalid("bearer_token", "is for servers with a URL only")
+                raise _Invalid(token_key, "is for servers with a URL only")
             _check_texts(key, (source.command, *source.args, *source.env, *source.env.values()))
         case HttpSource() | SseSource():
             _check_url(source.url, f"{key}.url")

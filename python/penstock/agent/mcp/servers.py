@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 
 import msgspec
@@ -11,10 +10,8 @@ import msgspec
 from penstock.agent.mcp.config import McpConfig
 from penstock.agent.mcp.connection import BackOff, ServerConnection
 from penstock.agent.mcp.names import function_name
+from penstock.agent.mcp.package import load_package
 from penstock.agent.tools.mcp import McpTool
-from penstock.config import SettingsError
-
-log = logging.getLogger(__name__)
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +44,7 @@ class McpServers:
         not installed."""
         if not self._config.servers:
             return
-        await asyncio.to_thread(_load_package)
+        await asyncio.to_thread(load_package, "--mcp-config")
         self._connections = tuple(
             ServerConnection(
                 server, self._config.max_concurrent_calls, self._forget_tools, self._back_off
@@ -106,14 +103,3 @@ class McpServers:
 
     def _forget_tools(self) -> None:
         self._tools = None
-
-
-def _load_package() -> None:
-    """Import the official package, which takes 0.5 s. Raises SettingsError."""
-    try:
-        import mcp
-        import mcp.client.sse  # noqa: F401
-    except ImportError as error:
-        raise SettingsError(
-            f"MCP servers need the package `mcp`: pip install 'penstock[agent]' ({error})"
-        ) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,11 @@ from penstock.agent.mcp.limits import MAX_MESSAGE_BYTES
 from penstock.agent.mcp.stdio import ServerProcess, process_streams, started_process
 
 if TYPE_CHECKING:
+    import httpx2
     from mcp import Client
     from mcp.client._transport import TransportStreams
+    from mcp.client.session import MessageHandlerFnT
+    from mcp.shared._httpx_utils import McpHttpClientFactory
 
 
 class Wire:
@@ -41,7 +44,7 @@ class Wire:
 async def opened(
     server: ServerConfig,
     wire: Wire,
-    on_message: Callable[[Any], Awaitable[None]],
+    on_message: MessageHandlerFnT,
     mode: str,
 ) -> AsyncIterator[Client]:
     """Connect to a server and negotiate the protocol's version.
@@ -83,12 +86,19 @@ async def _streams(
             )
         case SseSource(url=url):
             headers = _headers(server, server.source)
-            return sse_client(
-                url,
-                httpx_client_factory=lambda **_: bounded_client(
-                    headers, server.timeout_s, wire.failures
-                ),
-            )
+            return sse_client(url, httpx_client_factory=_factory(headers, server, wire))
+
+
+def _factory(own_headers: dict[str, str], server: ServerConfig, wire: Wire) -> McpHttpClientFactory:
+    """Return the function with which the package makes its client. The package's headers and
+    time-outs are not used."""
+
+    def make(
+        headers: object = None, timeout: object = None, auth: object = None
+    ) -> httpx2.AsyncClient:
+        return bounded_client(own_headers, server.timeout_s, wire.failures)
+
+    return make
 
 
 def _headers(server: ServerConfig, source: HttpSource | SseSource) -> dict[str, str]:

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.agent.tools.names import EXECUTE_PYTHON
 from penstock.agent.tools.outputs import DeclaredOutput, declared, output_files
 from penstock.agent.tools.sandbox_facts import SandboxFacts
 from penstock.agent.tools.tool import (
@@ -17,11 +16,16 @@ from penstock.agent.tools.tool import (
 )
 from penstock.agent.workspace import Workspace
 from penstock.base.errors import ServiceError
-from penstock.dialog import PythonActivity
+from penstock.dialog import GenerateRequest, PythonActivity, ToolCall
+from penstock.dialog.tool_names import EXECUTE_PYTHON
 from penstock.sandbox.types import PythonJob, PythonResult
 
 MAX_MODEL_CHARS: Final = 16384
 """Characters of stdout, stderr, the traceback and the result that the model sees, each."""
+STATE_LOST: Final = (
+    "The interpreter is a new one: variables of earlier calls are gone. Files that were given to"
+    " the user are in the working directory, others may be gone."
+)
 CUT: Final = "\n[... cut ...]\n"
 
 
@@ -58,6 +62,9 @@ class ExecutePython:
             result = await container.run_python(job)
         except ServiceError as error:
             return _unavailable(arguments, error.message)
+        if self._workspace.is_new and _has_run(context.request):
+            result = msgspec.structs.replace(result, state_lost=True)
+        self._workspace.is_new = False
         directory = container.working_directory
         return ToolOutcome(
             _activity(arguments, result, directory),
@@ -65,6 +72,12 @@ class ExecutePython:
             is_error=result.status != "success",
             files=output_files(result.files, arguments.outputs),
         )
+
+
+def _has_run(request: GenerateRequest) -> bool:
+    """Whether the interpreter has run in an earlier turn of the conversation."""
+    parts = [part for message in request.messages or () for part in message.parts]
+    return any(isinstance(p, ToolCall) and p.name == EXECUTE_PYTHON.name for p in parts)
 
 
 def _activity(arguments: PythonArguments, result: PythonResult, directory: str) -> PythonActivity:
@@ -103,7 +116,7 @@ def _shown(result: PythonResult, directory: str, timeout_s: int) -> dict[str, An
             "killed": result.killed,
         }
     if result.state_lost:
-        shown["note"] = "The interpreter was restarted: variables of earlier calls are gone."
+        shown["note"] = STATE_LOST
     return {key: value for key, value in shown.items() if value not in ("", None, 0)}
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
 
 import httpx
 
 from penstock.base.errors import InvalidRequest
 
-MAX_URL_CHARS = 4096
-_MAX_SHOWN_CHARS = 80
+MAX_URL_CHARS: Final = 4096
+_MAX_SHOWN_CHARS: Final = 80
+_HOST: Final = re.compile(r"[a-z0-9._:-]+")
 
 
 class DomainFilter:
@@ -54,7 +57,8 @@ def host_of(url: str) -> str | None:
         return None
     if parsed.scheme not in ("http", "https") or parsed.userinfo:
         return None
-    return _canonical(host) or None
+    # Programs disagree on other characters: for browsers, a backslash ends the host.
+    return _canonical(host) or None if _HOST.fullmatch(host) else None
 
 
 def _domain_of(text: str, field: str) -> str:
@@ -62,7 +66,7 @@ def _domain_of(text: str, field: str) -> str:
     wildcard, such as `*.example.com`, and ignores a path."""
     name = text.strip().removeprefix("*").removeprefix(".")
     host = host_of(name if "://" in name else f"http://{name}")
-    if host is None or "*" in host or "%" in host:
+    if host is None:
         raise InvalidRequest(
             f"{text[:_MAX_SHOWN_CHARS]!r} is not a domain, such as example.com", field=field
         )

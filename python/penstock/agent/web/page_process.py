@@ -5,9 +5,9 @@ be stopped nor return an error, and that keeps other threads waiting. So this pr
 bytes of pages into text.
 
 The process writes an empty `PageText` when it is ready. It reads frames from standard input, one
-`PageJob` each, and answers each with a frame: a `PageText`. A frame is a 4-byte little-endian length
-and msgpack. The parent ends this process by closing the pipe, or kills it if a page takes too long.
-The process ends by itself after `IDLE_S` seconds without a page.
+`PageJob` each, and answers each with a frame: a `PageText`. A frame is a 4-byte little-endian
+length and msgpack. The parent ends this process by closing the pipe, or kills it if a page takes
+too long. The process ends by itself after `IDLE_S` seconds without a page.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def encode_frame(message: PageJob | PageText) -> bytes:
 def read_page(job: PageJob) -> PageText:
     """Return the text of a page. Takes any bytes."""
     text = decode(job.data, job.charset, job.kind)
-    if job.kind == "html":
+    if job.kind == "html" and "<" in text:
         text = html_text(text)
     elif _BINARY.search(text):
         return PageText(error="the page is a binary file")
@@ -101,8 +101,6 @@ def html_text(page: str) -> str:
     import trafilatura
 
     page = page.replace("\0", "")
-    if not page.strip():
-        return ""
     main = trafilatura.extract(
         page, output_format="markdown", include_comments=False, include_tables=True
     )

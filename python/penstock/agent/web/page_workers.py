@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from penstock.agent.web.page_process import LENGTH, PageJob, PageText, encode_frame
+from penstock.base.time_limit import within
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class PageWorkers:
         self._slots = asyncio.Semaphore(MAX_WORKERS)
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
+        self._ending: set[_Worker] = set()
         self._closed = False
 
     async def text_of(self, job: PageJob) -> PageText:
@@ -66,17 +68,23 @@ class PageWorkers:
     def close(self) -> None:
         """Kill the child processes, also those that are reading a page. May be called again."""
         self._closed = True
-        for worker in (*self._idle, *self._busy):
-            worker.kill()
+        self._ending.update(self._idle, self._busy)
         self._idle.clear()
+        for worker in self._ending:
+            worker.kill()
+
+    async def wait_closed(self) -> None:
+        """Wait until the child processes have ended, after `close`."""
+        while self._ending:
+            await self._ending.pop().end()
 
     async def _ask(self, worker: _Worker, job: PageJob) -> PageText:
         self._busy.add(worker)
         try:
             if self._closed:
                 raise PageFailed("the server is shutting down")
-            await asyncio.wait_for(worker.start_up(), START_TIMEOUT_S)
-            answer = await asyncio.wait_for(worker.ask(job), self._page_timeout_s)
+            await within(START_TIMEOUT_S, worker.start_up())
+            answer = await within(self._page_timeout_s, worker.ask(job))
         except asyncio.TimeoutError:
             await worker.end()
             raise PageFailed("it takes too long to read the page") from None

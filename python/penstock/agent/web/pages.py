@@ -59,6 +59,10 @@ class PageReader:
         """End the child processes. May be called again."""
         self._workers.close()
 
+    async def wait_closed(self) -> None:
+        """Wait until the child processes have ended, after `close`."""
+        await self._workers.wait_closed()
+
     async def read(self, url: str, domains: DomainFilter, max_chars: int) -> PageText:
         """Return the text of a page: the main text of HTML, other texts as they are.
 

@@ -15,6 +15,7 @@ from penstock.agent.web.page_workers import PageFailed
 from penstock.agent.web.pages import PageReader
 from penstock.agent.web.passages import Passage, choose_passages, join_passages, split_text
 from penstock.agent.web.ranking import Reranker
+from penstock.base.time_limit import within
 from penstock.dialog import SearchHit
 
 FILTERED_FACTOR: Final = 2
@@ -71,8 +72,8 @@ class WebSearch:
         if domains.allowed or domains.blocked:
             wanted *= FILTERED_FACTOR
         try:
-            found = await asyncio.wait_for(
-                self._engine.search(replace(search, max_results=wanted)), self._times.engine_s
+            found = await within(
+                self._times.engine_s, self._engine.search(replace(search, max_results=wanted))
             )
         except asyncio.TimeoutError:
             raise SearchFailed("the search engine did not answer in time") from None
@@ -130,7 +131,7 @@ class WebSearch:
     ) -> Sequence[float]:
         texts = [passage.text for passage in passages]
         try:
-            return await asyncio.wait_for(self._reranker.scores(query, texts), left)
+            return await within(max(0.0, left), self._reranker.scores(query, texts))
         except asyncio.TimeoutError:
             return [1.0 / (1 + passage.position) for passage in passages]
 

@@ -60,3 +60,7 @@ class WebTools:
         """End child processes and threads. May be called again."""
         self._engine.close()
         self._pages.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until the child processes have ended, after `close`."""
+        await self._pages.wait_closed()
