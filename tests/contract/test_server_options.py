@@ -1,4 +1,4 @@
-"""Server options: their defaults, and the rejection of unsupported ones by name."""
+"""Server options: their defaults, and the switches that options of tools need."""
 
 from __future__ import annotations
 
@@ -30,25 +30,32 @@ SERVER_DEFAULTS = {
     "body_limit_bytes": 50 * 1024 * 1024,
 }
 STORE_DEFAULTS = {"file_expiry_s": 30 * 60, "max_files": 4096}
-# option -> (values without effect, a value that is rejected)
-WITHOUT_RUNTIME: dict[str, tuple[tuple[Any, ...], Any]] = {
-    "enable_search": ((False, None), True),
-    "enable_code_execution": ((False, None), True),
-    "code_exec_timeout": ((60, None), 61),
-    "code_exec_python": (("python3", None), "python3.12"),
-    "enable_shell": ((False, None), True),
-    "shell_timeout": ((600, None), 1),
-    "shell_path": (("/bin/sh", None), "/bin/bash"),
-    "agent": ((False, None), True),
-    "agent_permission": (("auto", None), "ask"),
-    "max_tool_rounds": ((None,), 3),
+AGENT_DEFAULTS = {
+    "enable_search": False,
+    "enable_code_execution": False,
+    "code_exec_timeout": 60,
+    "code_exec_python": "python3",
+    "enable_shell": False,
+    "shell_timeout": 600,
+    "shell_path": "/bin/sh",
+    "agent_permission": "auto",
+    "max_tool_rounds": None,
 }
-SANDBOX: dict[str, tuple[tuple[Any, ...], Any]] = {
-    "mode": (("auto", "off"), "on"),
-    "max_memory_mb": ((2048,), 4096),
-    "max_cpu_secs": ((600,), 60),
-    "max_procs": ((64,), 65),
-    "network": ((), "none"),
+SANDBOX_DEFAULTS = {"mode": "auto", "max_memory_mb": 2048, "max_cpu_secs": 600, "max_procs": 64}
+# option -> (the switch that it needs, another value than the default)
+NEEDING: dict[str, tuple[str, Any]] = {
+    "code_exec_timeout": ("enable_code_execution", 61),
+    "code_exec_python": ("enable_code_execution", "/bin/sh"),
+    "shell_timeout": ("enable_shell", 1),
+    "shell_path": ("enable_shell", "/bin/ls"),
+}
+SANDBOX: dict[str, Any] = {
+    "mode": "on",
+    "max_memory_mb": 4096,
+    "max_cpu_secs": 60,
+    "max_procs": 65,
+    "network": "none",
+    "profile": "developer",
 }
 
 
@@ -82,22 +89,35 @@ def test_no_ui_option_has_no_effect() -> None:
     assert loaded(no_ui=True) == loaded(no_ui=False) == loaded()
 
 
-@pytest.mark.parametrize("name", WITHOUT_RUNTIME)
-def test_unsupported_option_is_rejected_unless_it_requests_nothing(name: str) -> None:
-    harmless, asking = WITHOUT_RUNTIME[name]
-    for value in harmless:
-        assert loaded(**{name: value}) == loaded()
-    with pytest.raises(SettingsError, match=f"{name} cannot be used"):
-        loaded(**{name: asking})
+@pytest.mark.parametrize(("name", "default"), AGENT_DEFAULTS.items())
+def test_default_of_a_tool_option(name: str, default: Any) -> None:
+    assert getattr(loaded().server.agent, name) == default
+    assert loaded(**{name: default}) == loaded()
+
+
+@pytest.mark.parametrize(("name", "default"), SANDBOX_DEFAULTS.items())
+def test_default_of_a_sandbox_option(name: str, default: Any) -> None:
+    assert getattr(loaded().server.agent.sandbox, name) == default
+
+
+@pytest.mark.parametrize("name", NEEDING)
+def test_an_option_of_a_tool_needs_its_switch(name: str) -> None:
+    switch, value = NEEDING[name]
+    with pytest.raises(SettingsError, match=f"^{name} needs {switch}"):
+        loaded(**{name: value})
+    for given in (switch, "agent"):
+        agent = loaded(**{name: value, given: True}).server.agent
+        assert getattr(agent, name) == value and getattr(agent, switch)
+
+
+def test_agent_enables_search_code_execution_and_shell() -> None:
+    agent = loaded(agent=True).server.agent
+    assert agent.enable_search and agent.enable_code_execution and agent.enable_shell
+    assert loaded(agent=False) == loaded()
 
 
 @pytest.mark.parametrize("name", SANDBOX)
-def test_sandbox_is_rejected_unless_it_requests_nothing(name: str, tmp_path: Path) -> None:
-    harmless, asking = SANDBOX[name]
+def test_sandbox_table_sets_the_sandbox(name: str, tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
-    for value in harmless:
-        file.write_text(f"[sandbox]\n{name} = {value!r}\n")
-        assert loaded(file) == loaded()
-    file.write_text(f"[sandbox]\n{name} = {asking!r}\n")
-    with pytest.raises(SettingsError, match="no sandbox"):
-        loaded(file)
+    file.write_text(f"[sandbox]\n{name} = {SANDBOX[name]!r}\n")
+    assert getattr(loaded(file).server.agent.sandbox, name) == SANDBOX[name]

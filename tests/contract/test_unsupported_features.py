@@ -69,7 +69,7 @@ async def test_server_side_tools_are_rejected(
     error = await refusal(server, path, fields | {"stream": stream})
     asked = next(iter(fields))
     asked = "tools[0]" if asked == "tools" else asked
-    assert error["message"].startswith(f"{asked} cannot be used: this build runs no ")
+    assert error["message"].startswith(f"{asked} cannot be used: this server runs no ")
     assert error.get("param", asked) == asked  # Anthropic's errors have no `param`
 
 

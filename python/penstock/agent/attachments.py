@@ -11,7 +11,7 @@ import mimetypes
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -69,12 +69,14 @@ class Attachments:
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
         """Store files given inline or by URL, and return the request with text previews in place of
-        file parts.
+        file parts and with the ids of its files.
 
         Raises NotFound (`file_not_found`) for an unknown id, InvalidRequest for too many files, and
         the errors of the fetcher and the store.
         """
-        return await self._shown(request, _Stored(self._files, request.session))
+        keep = _Stored(self._files, request.session or request.container)
+        shown = await self._shown(request, keep)
+        return msgspec.structs.replace(shown, file_ids=tuple(dict.fromkeys(keep.ids)))
 
     async def preview(self, request: GenerateRequest) -> GenerateRequest:
         """Return the request with text previews in place of file parts, without storing files. Used
@@ -97,7 +99,10 @@ class Attachments:
     async def _text(self, part: File, where: str, budget: _Budget, keep: _Stored | None) -> Text:
         budget.count_file(where)
         if part.file_id is not None:
-            return await self._of_stored(part.file_id, where, budget)
+            text = await self._of_stored(part.file_id, where, budget)
+            if keep is not None:
+                keep.ids.append(part.file_id)
+            return text
         if part.url is not None:
             fetched = await self._fetcher.fetch(part.url, field=where)
             budget.count_fetched(len(fetched.data), where)
@@ -172,13 +177,18 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Stores the files of one request. `session`: the request's session id, None without one."""
+    """Stores the files of one request.
+
+    - `session`: id of the session or container of the request, None without one.
+    - `ids`: the ids of the request's files.
+    """
 
     files: FileStore
     session: str | None
+    ids: list[str] = field(default_factory=list)
 
     async def create(self, known: _Known, data: bytes) -> None:
-        await self.files.create(
+        stored = await self.files.create(
             NewFile(
                 name=known.name,
                 data=data,
@@ -188,6 +198,7 @@ class _Stored:
                 session=self.session,
             )
         )
+        self.ids.append(stored.id)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from typing import TypeVar
 from penstock.adapters.view import AdapterView
 from penstock.agent.loop import AgentLoop, FileAttachments
 from penstock.agent.sessions import SessionStore
+from penstock.agent.tool_provider import ToolProvider
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Sampling
 from penstock.engine.protocol import Engine
@@ -69,10 +70,12 @@ class SharedState:
 
     - `attachments`: stores the files of requests, None to refuse requests with files.
     - `sessions`: the stored sessions, None to ignore session ids.
+    - `tools`: chooses the server tools of requests, None to run none.
     """
 
     attachments: FileAttachments | None = None
     sessions: SessionStore | None = None
+    tools: ToolProvider | None = None
 
 
 NO_STATE = SharedState()
@@ -102,4 +105,5 @@ def load_runners(
     text_parts = load_text_parts(files)
     defaults = sampling_defaults(files, text_parts.generation_defaults, sampling)
     generator = Generator.load(engine, text_parts, tool_syntax, adapters, defaults)
-    return Runners(AgentLoop(generator, state.attachments, sessions=state.sessions))
+    loop = AgentLoop(generator, state.attachments, sessions=state.sessions, tools=state.tools)
+    return Runners(loop)

@@ -1,4 +1,4 @@
-"""Runs requests with a generator and handles their files and sessions."""
+"""Runs requests with a generator and handles their files, sessions and server tools."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from typing import Protocol
 
+import msgspec
+
+from penstock.agent.calls import CallRunner
+from penstock.agent.output_files import OutputFiles
+from penstock.agent.permissions import CallPermissions, check_can_ask
+from penstock.agent.rounds import MAX_ROUNDS, ToolRounds
 from penstock.agent.sessions import SessionStore, run_in_session
+from penstock.agent.tool_provider import ToolProvider
+from penstock.agent.workspace import container_id
 from penstock.base.errors import ServiceError
+from penstock.base.ids import new_id
 from penstock.dialog import Event, File, GenerateRequest, RunFailed
 from penstock.generation import Generator
 from penstock.models.loader.sampling_defaults import SamplingDefaults
@@ -27,6 +36,7 @@ class AgentLoop:
 
     - `attachments`: stores the files of requests, None to refuse requests with files.
     - `sessions`: the stored sessions, None to ignore session ids.
+    - `tools`: chooses the server tools of requests, None to run none.
     """
 
     def __init__(
@@ -35,10 +45,12 @@ class AgentLoop:
         attachments: FileAttachments | None = None,
         *,
         sessions: SessionStore | None = None,
+        tools: ToolProvider | None = None,
     ) -> None:
         self._generator = generator
         self._attachments = attachments
         self._sessions = sessions
+        self._tools = tools
 
     @property
     def sampling_defaults(self) -> SamplingDefaults | None:
@@ -53,9 +65,11 @@ class AgentLoop:
         """Return the events of one run. The last event, and no other, is RunEnded or RunFailed.
 
         An error that a client or an operator caused is a RunFailed, never an exception. Closing the
-        generator aborts the run. A request without files and session goes directly to the model's
-        generator.
+        generator aborts the run and ends its tools. A request without server tools, files and
+        session goes directly to the model's generator.
         """
+        if self._tools is not None and self._tools.applies(request):
+            return self._run_with_tools(request, self._tools)
         in_session = request.session is not None and self._sessions is not None
         if in_session or self._needs_attaching(request):
             return self._run(request)
@@ -76,6 +90,10 @@ class AgentLoop:
         ServiceError."""
         if self._attachments is not None and self._needs_attaching(request):
             request = await self._attachments.preview(request)
+        if self._tools is not None and self._tools.applies(request):
+            self._tools.check(request)
+            toolbox, _ = await self._tools.toolbox(request, "", "")
+            request = toolbox.first_round(request)
         return await self._generator.count(request)
 
     async def _run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
@@ -90,6 +108,76 @@ class AgentLoop:
                     yield event
         except ServiceError as error:
             yield RunFailed.of(error)
+
+    async def _run_with_tools(
+        self, request: GenerateRequest, tools: ToolProvider
+    ) -> AsyncGenerator[Event, None]:
+        # Without an id, no later request can use the container.
+        nameless = request.session is None and request.container is None
+        discarded = nameless and self._sessions is None
+        # A request with a container belongs to a stored conversation without a session.
+        shown_session = None
+        if request.container is None and self._sessions is not None:
+            shown_session = request.session or new_id("sess_")
+        session = shown_session or request.session or request.container or new_id("sess_")
+        container = request.container or container_id(session)
+        try:
+            request = msgspec.structs.replace(request, session=shown_session, container=container)
+            tools.check(request)
+            request = await self.attach(request)
+            rounds = await self._rounds(request, tools, session, container, shown_session)
+            if shown_session is None or self._sessions is None:
+                events = rounds.run(request)
+            else:
+                events = run_in_session(request, self._sessions, rounds.run)
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+        except ServiceError as error:
+            yield RunFailed.of(error)
+        finally:
+            if discarded and tools.sources.containers is not None:
+                await tools.sources.containers.close_container(container)
+
+    async def _rounds(
+        self,
+        request: GenerateRequest,
+        tools: ToolProvider,
+        session: str,
+        container: str,
+        shown_session: str | None,
+    ) -> ToolRounds:
+        """Return the runner of a request's rounds. Raises ServiceError."""
+        sources = tools.sources
+        settings = sources.settings
+        toolbox, workspace = await tools.toolbox(request, session, container)
+        if toolbox.tools:
+            check_can_ask(settings.agent_permission, request)
+        turn = sum(message.role == "user" for message in request.messages or ()) - 1
+        outputs = OutputFiles(
+            sources.files, session, container, max(turn, 0), request.files, workspace.note_present
+        )
+        permissions = CallPermissions(
+            settings.agent_permission, request, sources.approvals, session, sources.observer
+        )
+        calls = CallRunner(
+            toolbox.tools,
+            permissions,
+            outputs,
+            sources.observer,
+            session=session,
+            container=container,
+        )
+        limits = (request.limits.max_rounds, settings.max_tool_rounds, MAX_ROUNDS)
+        return ToolRounds(
+            self._generator.run,
+            toolbox,
+            calls,
+            outputs,
+            sources.observer,
+            max_rounds=next(limit for limit in limits if limit is not None),
+            session=shown_session,
+        )
 
     def _needs_attaching(self, request: GenerateRequest) -> bool:
         return self._attachments is not None and any(

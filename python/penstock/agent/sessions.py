@@ -23,7 +23,10 @@ from penstock.dialog import (
     RunEnded,
     Text,
     ToolCall,
+    ToolCompleted,
+    ToolRun,
 )
+from penstock.dialog.transcript import answer_messages
 
 log = logging.getLogger(__name__)
 
@@ -60,33 +63,38 @@ async def run_in_session(
         )
     async with sessions.lease(request.session) as held:
         conversation = continued(held.messages, request.messages)
-        said: list[Part] = []
+        parts: dict[int, Part | ToolRun] = {}
         whole = msgspec.structs.replace(request, messages=conversation)
         async with aclosing(answer(whole)) as events:
             async for event in events:
                 match event:
                     case PartEnded(choice=0):
-                        said.append(event.value)
+                        parts[event.part] = event.value
+                    case ToolCompleted(choice=0):
+                        parts[event.part] = event.run
                     case RunEnded(status="completed" | "incomplete"):
-                        reply = Message("assistant", _whole(request.answer_prefix, said))
-                        if not await held.save((*conversation, reply)):
+                        reply = _reply(request.answer_prefix, [parts[i] for i in sorted(parts)])
+                        if not await held.save((*conversation, *reply)):
                             log.info("a session was deleted or replaced while it was answered")
                     case _:
                         pass
                 yield event
 
 
-def _whole(answer_prefix: str, said: list[Part]) -> tuple[Part, ...]:
-    """Return the parts of an answer to be stored: with the answer prefix, without unfinished
-    calls."""
-    said = [part for part in said if not isinstance(part, ToolCall) or part.whole] or [Text("")]
-    if not answer_prefix:
-        return tuple(said)
-    for index, part in enumerate(said):
+def _reply(answer_prefix: str, parts: list[Part | ToolRun]) -> tuple[Message, ...]:
+    """Return the messages of an answer to be stored, with the answer prefix in its first text. An
+    answer without parts is an empty text."""
+    if answer_prefix:
+        parts = _with_prefix(answer_prefix, parts)
+    return answer_messages(parts) or (Message("assistant", (Text(""),)),)
+
+
+def _with_prefix(answer_prefix: str, parts: list[Part | ToolRun]) -> list[Part | ToolRun]:
+    for index, part in enumerate(parts):
         if isinstance(part, Text):
             text = msgspec.structs.replace(part, text=answer_prefix + part.text)
-            return (*said[:index], text, *said[index + 1 :])
-    return (Text(answer_prefix), *said)
+            return [*parts[:index], text, *parts[index + 1 :]]
+    return [Text(answer_prefix), *parts]
 
 
 def continued(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -121,11 +129,33 @@ def _shared(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[int
     Stored tool calls and their results may be missing among the sent messages."""
     kept, taken = 0, 0
     for index, message in enumerate(stored):
-        if taken < len(sent) and _seen(message) == _seen(sent[taken]):
+        if taken < len(sent) and _same(message, sent[taken]):
             kept, taken = index + 1, taken + 1
         elif not _hidden(message):
             break
-    return kept, taken
+    return _with_hidden_results(stored, kept), taken
+
+
+def _with_hidden_results(stored: tuple[Message, ...], kept: int) -> int:
+    """Return `kept`, extended by the results of server tools that follow: the client has not seen
+    them and cannot send them."""
+    while 0 < kept < len(stored) and stored[kept].role == "tool":
+        kept += 1
+    return kept
+
+
+def _same(stored: Message, sent: Message) -> bool:
+    """Whether a stored and a sent message are the same one. A client sees only its own calls, so
+    the calls of the sent message may be fewer than those of the stored message."""
+    if _seen(stored) == _seen(sent):
+        return True
+    own, all_calls = _call_ids(sent), _call_ids(stored)
+    same_text = stored.role == sent.role == "assistant" and _text(stored) == _text(sent)
+    return same_text and bool(own) and own <= all_calls
+
+
+def _call_ids(message: Message) -> set[str]:
+    return {part.id for part in message.parts if isinstance(part, ToolCall)}
 
 
 def _hidden(message: Message) -> bool:

@@ -17,6 +17,7 @@ from penstock.api.responses.response_runs import ResponseRuns
 from penstock.config import ServerSettings
 
 if TYPE_CHECKING:
+    from penstock.agent.server_tools import ServerTools
     from penstock.store import Store
     from penstock.store.lazy_store import LazyStore
 
@@ -30,6 +31,7 @@ class Services:
     `store`: the database and files, shared with the other API processes.
     `metrics`: None if metrics are disabled.
     `adapter_updates`: True if clients may load and unload adapters.
+    `tools`: the tools that the server runs, None for none.
     `created`: the time at which the server started, in Unix seconds.
     """
 
@@ -39,6 +41,7 @@ class Services:
     settings: ServerSettings
     metrics: Metrics | None
     adapter_updates: bool = False
+    tools: ServerTools | None = None
     created: int = field(default_factory=lambda: int(time()))
     observers: RequestObservers = field(init=False)
     bodies: BodyReader = field(init=False)

@@ -15,7 +15,7 @@ def _count(help: str, *flags: str, least: int = 1) -> Any:
     return typer.Option(*flags, min=least, metavar="N", help=help, rich_help_panel=PANEL)
 
 
-@with_settings(server=False)
+@with_settings()
 def bench(
     parsed: CommandSettings,
     prompt_len: Annotated[

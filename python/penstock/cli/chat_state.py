@@ -8,7 +8,16 @@ from typing import Final
 import msgspec
 
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import GenerateRequest, Limits, Message, ReasoningPolicy, Sampling, Text
+from penstock.base.ids import new_id
+from penstock.dialog import (
+    GenerateRequest,
+    HostedTool,
+    Limits,
+    Message,
+    ReasoningPolicy,
+    Sampling,
+    Text,
+)
 
 HELP: Final = """\
 /help                 show this list
@@ -18,6 +27,7 @@ HELP: Final = """\
 /adapter [ALIAS]      use an adapter loaded with --lora; without ALIAS, none
 /temperature [X]      0 to 2; without X, the model's default
 /topk [N]             sample from the N most likely tokens; 0 means all
+/save NAME            write a file that a tool made to the current folder
 /topp [X]             sample from the most likely tokens whose probabilities add up to X
 Ctrl-C stops an answer."""
 
@@ -33,6 +43,7 @@ class Conversation:
     `limits`: the maximum length of an answer.
     `reasoning`: whether the model reasons before it answers.
     `adapter`: the alias of the LoRA adapter to use; None: none.
+    `hosted`: the tools that run in this process.
     """
 
     def __init__(
@@ -43,7 +54,10 @@ class Conversation:
         limits: Limits = Limits(),  # noqa: B008
         reasoning: ReasoningPolicy = ReasoningPolicy(),  # noqa: B008
         adapter: str | None = None,
+        hosted: tuple[HostedTool, ...] = (),
     ) -> None:
+        self._hosted = hosted
+        self._container = new_id("cntr_")
         self.system = system
         self.adapter = adapter
         self.sampling = sampling
@@ -83,6 +97,8 @@ class Conversation:
             sampling=self.sampling,
             limits=self._limits,
             reasoning=self._reasoning,
+            hosted=self._hosted,
+            container=self._container if self._hosted else None,
         )
 
     def keep(self, text: str, answer: str) -> None:
@@ -94,6 +110,7 @@ class Conversation:
 
     def _clear(self, _: str) -> str:
         self.messages.clear()
+        self._container = new_id("cntr_")
         return "Conversation cleared."
 
     def _set_system(self, text: str) -> str:

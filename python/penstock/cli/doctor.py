@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.config import ServerSettings, read_environment
+from penstock.config import SandboxSettings, ServerSettings, read_environment
+
+if TYPE_CHECKING:
+    from penstock.system.checks import Check
 
 MARKS = {"ok": "[green]ok[/green]", "warn": "[yellow]warn[/yellow]", "error": "[red]error[/red]"}
 
@@ -25,7 +28,7 @@ def doctor(
 
     from penstock.system.checks import all_checks
 
-    checks = all_checks(read_environment(), port)
+    checks = [*all_checks(read_environment(), port), *_sandbox_checks()]
     if as_json:
         typer.echo(msgspec.json.encode({"checks": checks}).decode())
     else:
@@ -36,3 +39,18 @@ def doctor(
         Console().print(table)
     if any(check.status == "error" for check in checks):
         raise typer.Exit(1)
+
+
+def _sandbox_checks() -> list[Check]:
+    """Measure the sandbox with default settings, and return a check for each layer."""
+    from penstock.system.agent_facts import LAYER_NAMES, sandbox_checks, sandbox_info
+    from penstock.system.checks import Check
+
+    settings = SandboxSettings()
+    try:
+        from penstock.sandbox.launcher import probe
+    except ImportError as error:
+        return [Check("sandbox_launcher", "warn", f"cannot be loaded: {error}")]
+    found = probe(settings)
+    layers = {name: getattr(found, name) for name in LAYER_NAMES}
+    return sandbox_checks(sandbox_info(settings, layers, found.network, found.missing))

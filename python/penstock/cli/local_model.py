@@ -8,14 +8,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.adapters.view import AdapterView
-from penstock.agent import AgentLoop, load_runners
+from penstock.agent import AgentLoop, SharedState, load_runners
+from penstock.agent.in_memory import MemoryApprovals, MemoryFiles
+from penstock.agent.server_tools import ServerTools
 from penstock.base.errors import ModelError
 from penstock.cli.pull import fetch_model
-from penstock.config import EngineSettings, read_environment
+from penstock.config import AgentSettings, EngineSettings, read_environment
 from penstock.engine.adapters.catalog import local_adapter_catalog
 from penstock.engine.local import LocalEngine
 from penstock.engine.types import NO_TEXT
 from penstock.models.loader.sampling_defaults import operator_sampling
+
+DECISION_S = 24 * 3600.0
+"""Seconds for a decision: the person at the terminal may take their time."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +31,14 @@ class LocalModel:
     `engine`: the engine, which runs in a thread.
     `agent`: answers requests with the engine.
     `adapters`: the loaded LoRA adapters.
+    `approvals`: the open approvals of tools.
     """
 
     name: str
     engine: LocalEngine
     agent: AgentLoop
     adapters: AdapterView
+    approvals: MemoryApprovals
 
 
 async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
@@ -43,27 +50,40 @@ async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
 
 
 @contextlib.contextmanager
-def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEventLoop, LocalModel]]:
+def local_model(
+    settings: EngineSettings, agent: AgentSettings | None = None
+) -> Iterator[tuple[asyncio.AbstractEventLoop, LocalModel]]:
     """Context manager that starts the model of `settings`. Yields the model with its event loop,
-    which the caller must run. Raises ModelError."""
+    which the caller must run. Raises ModelError, and SettingsError for tools that cannot be used.
+
+    `agent`: the tools that run in this process; None: none.
+    """
     files = fetch_model(settings.model)
     loop = asyncio.new_event_loop()
     try:
         engine = loop.run_until_complete(LocalEngine.start(settings))
         live = AdapterView(limits=settings.lora)
         adapters = local_adapter_catalog(settings.lora, read_environment(), engine, live)
+        approvals = MemoryApprovals(timeout_s=DECISION_S)
+        tools: ServerTools | None = None
         try:
+            if agent is not None:
+                tools = ServerTools(agent, MemoryFiles(), approvals)
+                loop.run_until_complete(tools.start())
             if adapters is not None:
                 loop.run_until_complete(adapters.preload())
             sampling = operator_sampling(settings)
-            runners = load_runners(files, engine, settings.tool_call_parser, live, sampling)
+            state = SharedState() if tools is None else SharedState(tools=tools.provider)
+            runners = load_runners(files, engine, settings.tool_call_parser, live, sampling, state)
             if runners.generator is None:
                 raise ModelError(NO_TEXT)
-            agent = runners.generator
-            with contextlib.closing(agent):
-                yield loop, LocalModel(engine.info.model_id, engine, agent, live)
+            answers = runners.generator
+            with contextlib.closing(answers):
+                yield loop, LocalModel(engine.info.model_id, engine, answers, live, approvals)
         finally:
             loop.run_until_complete(_cancel_all(loop))
+            if tools is not None:
+                loop.run_until_complete(tools.close())
             if adapters is not None:
                 loop.run_until_complete(adapters.close())
             loop.run_until_complete(engine.close())

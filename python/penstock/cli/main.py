@@ -12,6 +12,7 @@ from penstock import __version__
 from penstock.base.errors import ModelError, ServiceError
 from penstock.cli.bench import bench
 from penstock.cli.doctor import doctor
+from penstock.cli.mcp import app as mcp_app
 from penstock.cli.pull import models, pull
 from penstock.cli.run import run
 from penstock.cli.serve import serve
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.command(cls=MultiValueCommand)(serve)
 for command in (run, pull, models, bench, doctor):
     app.command()(command)
+app.add_typer(mcp_app, name="mcp", cls=PlainHelpGroup)
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from penstock.cli.agent_setting_options import LOCAL_TOOL_OPTIONS
 from penstock.cli.settings_parameters import CommandSettings, with_settings
+from penstock.config import AgentSettings
+
+if TYPE_CHECKING:
+    from penstock.dialog import HostedTool
 
 PANEL = "Answers"
 
@@ -16,7 +21,7 @@ def _option(*flags: str, help: str, **details: Any) -> Any:
     return typer.Option(*flags, help=help, rich_help_panel=PANEL, **details)
 
 
-@with_settings(server=False)
+@with_settings(LOCAL_TOOL_OPTIONS)
 def run(
     parsed: CommandSettings,
     text: Annotated[
@@ -53,19 +58,43 @@ def run(
     from penstock.dialog import Limits, ReasoningPolicy
 
     engine_settings = parsed.one_engine()
+    tools = parsed.tools()
+    hosted = hosted_tools(tools)
+    agent = tools if hosted or tools.mcp_config is not None else None
     conversation = Conversation(
         system=system,
         limits=Limits(max_tokens=max_tokens, truncate=True),
         reasoning=ReasoningPolicy(enabled=thinking),
         adapter=adapter,
+        hosted=hosted,
     )
-    with local_model(engine_settings) as (loop, model):
+    with local_model(engine_settings, agent) as (loop, model):
         console = Console()
         if console.is_terminal and sys.stdin.isatty():
-            chat = Chat(loop, model.agent, conversation, console)
+            chat = Chat(loop, model.agent, conversation, console, decide=model.approvals.decide)
         else:  # input or output is not a terminal
-            chat = Chat(loop, model.agent, conversation, console, Console(stderr=True), "")
+            chat = Chat(
+                loop,
+                model.agent,
+                conversation,
+                console,
+                Console(stderr=True),
+                "",
+                model.approvals.decide,
+            )
         if text is not None:
             chat.answer_once(text)
         else:
             chat.talk(model.name)
+
+
+def hosted_tools(settings: AgentSettings) -> tuple[HostedTool, ...]:
+    """Return the tools that `settings` enable, for a request."""
+    from penstock.dialog import PythonTool, SearchTool, ShellTool
+
+    offered = (
+        (settings.enable_search, SearchTool()),
+        (settings.enable_code_execution, PythonTool()),
+        (settings.enable_shell, ShellTool()),
+    )
+    return tuple(tool for enabled, tool in offered if enabled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.cli.settings_options import SERVE_OPTIONS
 from penstock.cli.settings_parameters import CommandSettings, with_settings
 from penstock.config import (
     ServingSettings,
@@ -14,7 +15,7 @@ from penstock.config import (
 )
 
 
-@with_settings(server=True)
+@with_settings(SERVE_OPTIONS)
 def serve(parsed: CommandSettings) -> None:
     """Serve one model over HTTP, or several from a TOML file."""
     serve_settings(parsed.serving())

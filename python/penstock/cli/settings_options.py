@@ -7,14 +7,20 @@ flags are hidden aliases: former names, and the names that mistral.rs uses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+import msgspec
+
+from penstock.cli.agent_setting_options import AGENT_OPTIONS, SANDBOX_OPTIONS, SEARCH_OPTIONS
+from penstock.cli.setting_option import SettingOption, in_panel
 from penstock.config import (
     CPU_STEP_SIZES,
     GPU_STEP_SIZES,
+    AgentSettings,
     EngineSettings,
     LoraSettings,
+    SandboxSettings,
+    SearchSettings,
     ServerSettings,
     StoreSettings,
 )
@@ -31,33 +37,6 @@ LOG_PANEL: Final = "Logs and metrics"
 MODEL_DEFAULT: Final = "the model's own"
 
 
-@dataclass(frozen=True)
-class SettingOption:
-    """One option of the command line.
-
-    `field`: the settings field that it sets.
-    `flags`: the flag shown in the help, then hidden aliases; a short flag precedes the flag that it
-    abbreviates.
-    `kind`: the type of its value: int, float, str, bool, list[str] or a Literal.
-    `help`: the text of the help.
-    `default`: shown in the help instead of the field's default; None: the field's default.
-    `metavar`: shown in the help instead of the type; None: the type.
-    `panel`: the section of the help.
-    """
-
-    field: str
-    flags: tuple[str, ...]
-    kind: Any
-    help: str
-    default: str | None = None
-    metavar: str | None = None
-    panel: str = ""
-
-
-def _panel(panel: str, *options: SettingOption) -> tuple[SettingOption, ...]:
-    return tuple(replace(option, panel=panel) for option in options)
-
-
 def _by_device(size: Literal["max_num_seqs", "max_num_batched_tokens"]) -> str:
     """Return the text that gives the defaults of a step limit on a CPU and on a GPU."""
     on_cpu, on_gpu = getattr(CPU_STEP_SIZES, size), getattr(GPU_STEP_SIZES[0], size)
@@ -65,7 +44,7 @@ def _by_device(size: Literal["max_num_seqs", "max_num_batched_tokens"]) -> str:
 
 
 ENGINE_OPTIONS: Final = (
-    *_panel(
+    *in_panel(
         MODEL_PANEL,
         SettingOption(
             "dtype",
@@ -91,7 +70,7 @@ ENGINE_OPTIONS: Final = (
             "NAME",
         ),
     ),
-    *_panel(
+    *in_panel(
         SAMPLING_PANEL,
         SettingOption(
             "temperature",
@@ -134,7 +113,7 @@ ENGINE_OPTIONS: Final = (
             "X",
         ),
     ),
-    *_panel(
+    *in_panel(
         ENGINE_PANEL,
         SettingOption(
             "max_model_len",
@@ -265,7 +244,7 @@ FORMER_OPTIONS: Final = (
     SettingOption("prefix_cache_n", ("--prefix-cache-n",), int, ""),
     SettingOption("speculation", ("--speculation",), bool, ""),
 )
-LORA_OPTIONS: Final = _panel(
+LORA_OPTIONS: Final = in_panel(
     LORA_PANEL,
     SettingOption(
         "enable_lora",
@@ -307,7 +286,7 @@ LORA_OPTIONS: Final = _panel(
 )
 MODEL_OPTIONS: Final = ENGINE_OPTIONS + LORA_OPTIONS
 SERVER_OPTIONS: Final = (
-    *_panel(
+    *in_panel(
         SERVER_PANEL,
         SettingOption(
             "host", ("--host",), str, "Address to listen on; 127.0.0.1 accepts only local clients."
@@ -374,7 +353,7 @@ SERVER_OPTIONS: Final = (
             "Send no x-request-id header.",
         ),
     ),
-    *_panel(
+    *in_panel(
         LOG_PANEL,
         SettingOption(
             "disable_access_log",
@@ -397,7 +376,7 @@ SERVER_OPTIONS: Final = (
         SettingOption("disable_metrics", ("--disable-metrics",), bool, "Serve no /metrics."),
     ),
 )
-STORE_OPTIONS: Final = _panel(
+STORE_OPTIONS: Final = in_panel(
     STORE_PANEL,
     SettingOption(
         "url",
@@ -461,28 +440,29 @@ STORE_OPTIONS: Final = _panel(
         "Total size of skills; an upload beyond it is refused.",
     ),
 )
-SERVE_OPTIONS: Final = SERVER_OPTIONS + STORE_OPTIONS
+SERVE_OPTIONS: Final = (
+    *SERVER_OPTIONS,
+    *STORE_OPTIONS,
+    *AGENT_OPTIONS,
+    *SEARCH_OPTIONS,
+    *SANDBOX_OPTIONS,
+)
+# Options without effect, which are accepted for commands written for mistral.rs.
+IGNORED_OPTIONS: Final = (SettingOption("no_ui", ("--no-ui",), bool, ""),)
 
-
-def negative_flags(option: SettingOption) -> tuple[str, ...]:
-    """Return the flags that switch a boolean option off, starting with the flag shown in the help;
-    () for other options."""
-    if option.kind is not bool:
-        return ()
-    name = option.flags[0].removeprefix("--")
-    for prefix, other in (("no-", ""), ("disable-", "enable-"), ("enable-", "disable-")):
-        if name.startswith(prefix):
-            further = (f"--no-{name}",) if prefix == "enable-" else ()
-            return (f"--{other}{name.removeprefix(prefix)}", *further)
-    return (f"--no-{name}",)
+DEFAULTS: Final[tuple[tuple[tuple[SettingOption, ...], msgspec.Struct], ...]] = (
+    (ENGINE_OPTIONS, EngineSettings()),
+    (SERVER_OPTIONS, ServerSettings()),
+    (STORE_OPTIONS, StoreSettings()),
+    (AGENT_OPTIONS, AgentSettings()),
+    (SEARCH_OPTIONS, SearchSettings()),
+    (SANDBOX_OPTIONS, SandboxSettings()),
+)
 
 
 def default_text(option: SettingOption) -> str:
     """Return the default of an option as text for the help."""
-    return option.default or str(getattr(_owner(option)(), option.field))
-
-
-def _owner(option: SettingOption) -> type[EngineSettings | ServerSettings | StoreSettings]:
-    if option in STORE_OPTIONS:
-        return StoreSettings
-    return ServerSettings if option in SERVER_OPTIONS else EngineSettings
+    if option.default:
+        return option.default
+    (settings,) = (defaults for options, defaults in DEFAULTS if option in options)
+    return str(getattr(settings, option.toml_key))

@@ -11,15 +11,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from penstock.cli.agent_setting_options import AGENT_OPTIONS, SANDBOX_OPTIONS, SEARCH_OPTIONS
+from penstock.cli.setting_option import SettingOption, negative_flags
 from penstock.cli.settings_options import (
     ENGINE_OPTIONS,
     LORA_OPTIONS,
     SERVER_OPTIONS,
     STORE_OPTIONS,
-    SettingOption,
     default_text,
-    negative_flags,
 )
+from penstock.config.agent_validation import AGENT_RANGES, SANDBOX_RANGES
 from penstock.config.validation import ENGINE_RANGES, LORA_RANGES, SERVER_RANGES, STORE_RANGES
 
 BEGIN: Final = (
@@ -39,12 +40,17 @@ TABLES: Final[tuple[tuple[str, tuple[SettingOption, ...]], ...]] = (
     ("[engine.adapter]", LORA_OPTIONS),
     ("[server]", SERVER_OPTIONS),
     ("[store]", STORE_OPTIONS),
+    ("[agent]", AGENT_OPTIONS),
+    ("[agent.search]", SEARCH_OPTIONS),
+    ("[sandbox]", SANDBOX_OPTIONS),
 )
 RANGES: Final[Mapping[str, tuple[float, float]]] = {
     **ENGINE_RANGES,
     **{f"lora_{name}": bounds for name, bounds in LORA_RANGES.items()},
     **SERVER_RANGES,
     **STORE_RANGES,
+    **AGENT_RANGES,
+    **{f"sb_{name}": bounds for name, bounds in SANDBOX_RANGES.items()},
 }
 
 
@@ -69,7 +75,7 @@ def _section(title: str, options: Iterable[SettingOption]) -> str:
 
 
 def _row(option: SettingOption) -> str:
-    flags = [next(flag for flag in option.flags if flag.startswith("--"))]
+    flags = [flag for flag in option.flags if flag.startswith("--")][:1]
     flags += negative_flags(option)[:1]
     default = (
         default_text(option)
@@ -78,7 +84,7 @@ def _row(option: SettingOption) -> str:
         if "Default: on" in option.help
         else "`false`"
     )
-    cells = (f"`{option.field}`", _value(option), default, _code(flags), option.help)
+    cells = (f"`{option.toml_key}`", _value(option), default, _code(flags), option.help)
     return f"| {' | '.join(cells)} |"
 
 

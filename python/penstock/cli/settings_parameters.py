@@ -15,20 +15,24 @@ from typing import Any, Final, Optional
 import typer
 from typer.core import TyperCommand
 
+from penstock.cli.setting_option import SettingOption, negative_flags
 from penstock.cli.settings_options import (
     FORMER_OPTIONS,
+    IGNORED_OPTIONS,
     MODEL_OPTIONS,
     MODEL_PANEL,
     SERVE_OPTIONS,
-    SERVER_OPTIONS,
     STORE_OPTIONS,
-    SettingOption,
     default_text,
-    negative_flags,
 )
-from penstock.config import EngineSettings, ServingSettings, SettingsError, read_environment
-from penstock.config.load_settings import load_engine, load_serving
-from penstock.config.unsupported_options import UNSUPPORTED_OPTIONS, UnsupportedOption
+from penstock.config import (
+    AgentSettings,
+    EngineSettings,
+    ServingSettings,
+    SettingsError,
+    read_environment,
+)
+from penstock.config.load_settings import load_agent, load_engine, load_serving
 
 # Placeholders for values in the help. Shorter than typer's, which leave little room for the help
 # text in a narrow terminal.
@@ -36,6 +40,7 @@ METAVARS: Final[dict[Any, str]] = {int: "N", float: "SECONDS", str: "TEXT", list
 FLAGS: Final = {
     option.field: next(flag for flag in option.flags if flag.startswith("--"))
     for option in (*MODEL_OPTIONS, *SERVE_OPTIONS)
+    if option.flags
 }
 SERVED_NAMES: Final = "--served-model-name"
 MODEL_HELP: Final = (
@@ -47,7 +52,8 @@ MODEL_HELP: Final = (
 class CommandSettings:
     """The settings options that were given on the command line.
 
-    `engine`, `server`, `store`: field -> value; None: not given.
+    `engine`, `server`, `store`: field -> value; None: not given. `server` also has the options of
+    server tools.
     `file`: the TOML file.
     `names`: the values of `--served-model-name`.
     """
@@ -77,6 +83,12 @@ class CommandSettings:
         with _named_as_given(self.engine):
             return load_engine(self.engine, file=self.file)
 
+    def tools(self) -> AgentSettings:
+        """Return the merged settings of the tools for a command that runs one model. Raises
+        SettingsError."""
+        with _named_as_given(self.server):
+            return load_agent(self.server, file=self.file)
+
 
 @contextmanager
 def _named_as_given(values: Mapping[str, Any]) -> Iterator[None]:
@@ -91,43 +103,36 @@ def _named_as_given(values: Mapping[str, Any]) -> Iterator[None]:
         raise SettingsError(f"{FLAGS[field]} {rest}") from None
 
 
-def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_settings(
+    further: Sequence[SettingOption] = (),
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds MODEL, `--config` and the settings options to a command.
 
     The command gets them as its first argument, a CommandSettings, in addition to its own options.
 
-    `server`: include the options of the server and the store.
+    `further`: options beside those of the model.
     """
-    options = MODEL_OPTIONS + (SERVE_OPTIONS if server else ())
+    options = (*MODEL_OPTIONS, *(option for option in further if option.flags))
+    of_server = further is SERVE_OPTIONS
+    hidden = (*FORMER_OPTIONS, *(IGNORED_OPTIONS if of_server else ()))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def wrapper(**given: Any) -> None:
-            values = {o.field: _value(o, given) for o in options}
-            engine = {o.field: values[o.field] for o in MODEL_OPTIONS}
-            engine |= {o.field: _value(o, given) for o in FORMER_OPTIONS}
+            values = {o.field: _value(o, given) for o in (*options, *hidden)}
+            engine = {o.field: values.pop(o.field) for o in (*MODEL_OPTIONS, *FORMER_OPTIONS)}
             engine["model"] = _the_one_given(given.pop("model"), given.pop("model_id"), "MODEL")
             names = tuple(given.pop("served_model_name", None) or ())
-            parsed = CommandSettings(engine, file=given.pop("config"), names=names)
-            if server:
-                parsed.server.update({o.field: values[o.field] for o in SERVER_OPTIONS})
-                parsed.server.update({o.name: given.pop(o.name) for o in UNSUPPORTED_OPTIONS})
-                parsed.store.update({o.field: values[o.field] for o in STORE_OPTIONS})
-            command(parsed, **given)
+            store = {o.field: values.pop(o.field) for o in STORE_OPTIONS if o in options}
+            command(CommandSettings(engine, values, store, given.pop("config"), names), **given)
 
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        shared = [parameter for option in options for parameter in _parameters(option)]
-        former = [
-            parameter for option in FORMER_OPTIONS for parameter in _former_parameters(option)
-        ]
-        unsupported = [_unsupported_parameter(option) for option in UNSUPPORTED_OPTIONS if server]
-        named = [_names_parameter()] if server else []
+        shown = [parameter for option in options for parameter in _parameters(option)]
         parameters = [
             *_model_parameters(),
-            *named,
-            *shared,
+            *([_names_parameter()] if of_server else []),
+            *shown,
             _config_parameter(),
-            *former,
-            *unsupported,
+            *(parameter for option in hidden for parameter in _hidden_parameters(option)),
             *own,
         ]
         wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
@@ -206,12 +211,6 @@ def _config_parameter() -> inspect.Parameter:
     return _make("config", Optional[Path], option)  # noqa: UP045
 
 
-def _unsupported_parameter(option: UnsupportedOption) -> inspect.Parameter:
-    """Return a hidden option that is accepted by the parser, so that it can be refused with a
-    reason."""
-    return _hidden_parameter(option.name, "--" + option.name.replace("_", "-"), option.kind)
-
-
 def _parameters(option: SettingOption) -> list[inspect.Parameter]:
     """Return the parameter for the option shown in the help, followed by a hidden parameter for
     each alias and each negative flag."""
@@ -233,8 +232,8 @@ def _parameters(option: SettingOption) -> list[inspect.Parameter]:
     ]
 
 
-def _former_parameters(option: SettingOption) -> list[inspect.Parameter]:
-    """Return the hidden parameters for an option of a former key."""
+def _hidden_parameters(option: SettingOption) -> list[inspect.Parameter]:
+    """Return the parameters for an option that the help does not show."""
     flags = {option.field: option.flags[0], **_negatives(option)}
     return [_hidden_parameter(name, flag, option.kind) for name, flag in flags.items()]
 

@@ -8,7 +8,8 @@ import re
 import signal
 import sys
 from collections.abc import AsyncGenerator, Iterator
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final, Literal, Protocol
 
 from rich.console import Console
 from rich.segment import Segment, Segments
@@ -17,8 +18,11 @@ from rich.text import Text
 
 from penstock.base.errors import ServiceError
 from penstock.cli.chat_state import Conversation, ExitChat
+from penstock.cli.tool_views import call_text, escaped, file_text, read_decision, result_text
 from penstock.dialog import (
+    ApprovalRequired,
     Event,
+    FileProduced,
     GenerateRequest,
     PartEnded,
     Reasoning,
@@ -26,8 +30,11 @@ from penstock.dialog import (
     RunEnded,
     RunFailed,
     TextDelta,
+    ToolCalling,
+    ToolCompleted,
 )
 from penstock.dialog.fold import FailedRun
+from penstock.dialog.server_tools import ProducedFile
 
 PROMPT: Final = "> "
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -39,6 +46,19 @@ class Loop(Protocol):
     def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]: ...
 
 
+class Decide(Protocol):
+    """Decides on an approval. Returns False if it is unknown or decided."""
+
+    def __call__(
+        self,
+        id: str,
+        decision: Literal["approve", "deny"],
+        message: str | None = None,
+        *,
+        remember: bool = False,
+    ) -> bool: ...
+
+
 class Chat:
     """One conversation in the terminal.
 
@@ -47,7 +67,8 @@ class Chat:
     `agent`: answers the requests.
     `conversation`: the messages so far.
     `console`: shows the answers.
-    `notes`: shows all other output; None: `console`.
+    `notes`: shows all other output, with the calls of tools; None: `console`.
+    `decide`: decides on a call of a tool that waits for an approval.
     `prompt`: written to standard output before a line is read; "" keeps standard output for answers
     only.
     """
@@ -60,7 +81,10 @@ class Chat:
         console: Console,
         notes: Console | None = None,
         prompt: str = PROMPT,
+        decide: Decide | None = None,
     ) -> None:
+        self._decide = decide
+        self._files: dict[str, ProducedFile] = {}
         self._loop = loop
         self._agent = agent
         self._conversation = conversation
@@ -80,7 +104,9 @@ class Chat:
         self._notes.print(Text.assemble((model_name, "bold"), hint))
         for line in self._lines():
             try:
-                if line.startswith("/"):
+                if line.startswith("/save"):
+                    self._note(self._save(line.removeprefix("/save").strip()))
+                elif line.startswith("/"):
                     self._notes.print(self._conversation.command(line), style="dim", markup=False)
                 else:
                     self._answer(line)
@@ -141,8 +167,53 @@ class Chat:
                         raise FailedRun(event)
                     case RunEnded():
                         self._write("\n", None)
+                    case ToolCalling():
+                        self._note("\n" + call_text(event.tool, event.activity))
+                    case ToolCompleted():
+                        self._note(result_text(event.run))
+                    case FileProduced():
+                        self._files[event.file.name] = event.file
+                        self._note(file_text(event.file))
+                    case ApprovalRequired():
+                        self._ask(event.approval_id)
                     case _:
                         pass
+
+    def _ask(self, approval_id: str) -> None:
+        """Ask for a decision on the call that was shown last. The event loop waits meanwhile."""
+        assert self._decide is not None
+        if not (sys.stdin.isatty() and self._notes.is_terminal):
+            self._decide(approval_id, "deny", "No person can be asked.")
+            return
+        self._loop.remove_signal_handler(signal.SIGINT)  # Ctrl-C ends input()
+        try:
+            decision, message, remember = read_decision(input)
+        except KeyboardInterrupt:
+            raise asyncio.CancelledError from None
+        finally:
+            task = asyncio.current_task(self._loop)
+            assert task is not None
+            self._loop.add_signal_handler(signal.SIGINT, task.cancel)
+        self._decide(approval_id, decision, message, remember=remember)
+
+    def _save(self, name: str) -> str:
+        """Write a produced file to the current folder, and return the text to show."""
+        file = self._files.get(name)
+        if file is None:
+            return f"No tool made a file {escaped(name)!r}."
+        data = file.data if file.text is None else file.text.encode()
+        if data is None:
+            return f"The content of {escaped(name)} was not kept."
+        target = Path(Path(name).name)
+        try:
+            with target.open("xb") as out:
+                out.write(data)
+        except OSError as error:
+            return f"{escaped(target.name)}: {error.strerror}"
+        return f"Wrote {escaped(target.name)}."
+
+    def _note(self, text: str) -> None:
+        self._notes.print(text, style="dim", markup=False, highlight=False, emoji=False)
 
     def _write(self, text: str, style: str | None) -> None:
         """Write text, on a terminal without control characters. Does not use rich's markup, which

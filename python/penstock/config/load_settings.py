@@ -1,34 +1,36 @@
 """Merges settings. Later sources override earlier ones: defaults, TOML file, command-line options.
 
 The file has either the keys `model` and `served_model_name`, or `default_model_id` and one table
-`[[models]]` per model. It may also have the tables `[engine]`, `[server]` and `[store]`. The keys
-of the tables are the fields of ModelSettings, EngineSettings, ServerSettings and StoreSettings.
+`[[models]]` per model. It may also have the tables `[engine]`, `[server]`, `[store]`, `[agent]` and
+`[sandbox]`. The keys of the first three, and of `[[models]]`, are the fields of EngineSettings,
+ServerSettings, StoreSettings and ModelSettings; `config.agent_options` has the keys of the others.
 `[engine]` applies to every model, except for keys that the model sets itself. `[models.adapter]` or
 `[engine.adapter]` has the options of the LoRA runtime. FORMER_KEYS are still accepted.
 """
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
+from penstock.config.agent_options import agent_settings, agent_values, file_values, without_agent
 from penstock.config.environment import Environment
 from penstock.config.lora_options import lora_settings, lora_values, size_bytes, without_lora
 from penstock.config.settings import (
+    AgentSettings,
     EngineSettings,
     ModelSettings,
     ServerSettings,
     ServingSettings,
     StoreSettings,
 )
-from penstock.config.unsupported_options import check_sandbox, reject_unsupported
 from penstock.config.validation import (
     SettingsError,
+    build_settings,
     check_engine,
     check_models,
     check_server,
@@ -62,9 +64,9 @@ FORMER_KEYS: Final[Mapping[str, str]] = {
 }
 MEMORY_KEYS: Final = ("kv_cache_memory_mb", "cpu_kv_cache_memory_mb")
 DTYPE_NAMES: Final = {"float16": "f16", "float32": "f32", "fp8": "f8e4m3", "fp8_e4m3": "f8e4m3"}
+IGNORED_KEYS: Final = ("no_ui",)
+"""Keys of [server] without effect: this build has no web page to disable."""
 MIB: Final = 2**20
-
-_S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,6 +79,7 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: dict[str, Any] = {}
     server: dict[str, Any] = {}
     store: dict[str, Any] = {}
+    agent: dict[str, Any] = {}
     sandbox: dict[str, Any] = {}
 
 
@@ -96,13 +99,15 @@ def load_serving(
     """
     document = read_toml(file) if file is not None else SettingsFile()
     from_environment = {"keep_alive_interval_ms": environment.keep_alive_interval_ms}
-    check_sandbox(document.sandbox)
-    store = _build(StoreSettings, "store", [document.store, store_options])
-    _check_no_store(document.server)
+    store = build_settings(StoreSettings, "store", [document.store, store_options])
+    _check_no_tables(document.server)
+    agent = _agent(document, server_options)
     sources = [from_environment, document.server, server_options]
-    plain = [reject_unsupported(source) for source in sources]
-    server = _build(ServerSettings, "server", [*plain, {"store": store}])
+    plain = [_without_ignored(without_agent(source)) for source in sources]
+    server = build_settings(ServerSettings, "server", [*plain, {"store": store, "agent": agent}])
     check_server(server)
+    if server.agent.mcp_port is not None and server.agent.mcp_port == server.port:
+        raise SettingsError(f"mcp_port must not be the server's own port, {server.port}")
     models = tuple(_models(document, engine_options, names))
     check_models(models)
     return ServingSettings(models, document.default_model_id, server)
@@ -116,6 +121,12 @@ def load_engine(options: Mapping[str, Any], *, file: Path | None) -> EngineSetti
     wanted = document.default_model_id
     named = [m for m in models if wanted is not None and wanted in (m.id, m.engine.model)]
     return (named or models)[0].engine
+
+
+def load_agent(options: Mapping[str, Any], *, file: Path | None) -> AgentSettings:
+    """Merge defaults, file and options into the settings of the tools that run beside a model.
+    Raises SettingsError."""
+    return _agent(read_toml(file) if file is not None else SettingsFile(), options)
 
 
 def read_toml(path: Path) -> SettingsFile:
@@ -159,24 +170,37 @@ def _model(
     own = {key: table[key] for key in MODEL_KEYS if key in table}
     of_engine = {key: value for key, value in table.items() if key not in MODEL_KEYS}
     engine = _engine([document.engine, of_engine, options], name)
-    return _build(ModelSettings, name, [{"engine": engine}, own])
+    return build_settings(ModelSettings, name, [{"engine": engine}, own])
 
 
 def _listed(names: str | list[str] | None) -> list[str]:
     return [names] if isinstance(names, str) else names or []
 
 
-def _check_no_store(server: Mapping[str, Any]) -> None:
-    """Raise SettingsError if the table `[server]` has a key `store`: `[store]` is a separate
-    table."""
-    if "store" in server:
-        raise SettingsError("unknown key 'store' in [server]")
+def _check_no_tables(server: Mapping[str, Any]) -> None:
+    """Raise SettingsError if the table `[server]` has the table `store` or `agent`: they are
+    separate tables."""
+    for name in ("store", "agent"):
+        if (name == "store" and name in server) or isinstance(server.get(name), Mapping):
+            raise SettingsError(f"unknown key {name!r} in [server]; [{name}] is a table of its own")
+
+
+def _without_ignored(source: Mapping[str, Any]) -> dict[str, Any]:
+    for name in IGNORED_KEYS:
+        if not isinstance(source.get(name, False), (bool, type(None))):
+            raise SettingsError(f"{name} must be true or false")
+    return {key: value for key, value in source.items() if key not in IGNORED_KEYS}
+
+
+def _agent(document: SettingsFile, options: Mapping[str, Any]) -> AgentSettings:
+    in_file = file_values(document.agent, document.sandbox, document.server)
+    return agent_settings([in_file, agent_values(options)])
 
 
 def _engine(sources: list[Mapping[str, Any]], name: str = "engine") -> EngineSettings:
     lora = lora_settings([lora_values(source) for source in sources])
-    own = [with_current_keys(without_lora(reject_unsupported(source))) for source in sources]
-    engine = _build(EngineSettings, name, own)
+    own = [with_current_keys(without_lora(source)) for source in sources]
+    engine = build_settings(EngineSettings, name, own)
     engine = msgspec.structs.replace(engine, lora=lora)
     check_engine(engine)
     return engine
@@ -215,18 +239,3 @@ def _current_value(key: str, value: Any) -> Any:
             return int(value) if value.isdecimal() else size_bytes(key, value) // MIB
         case _:
             return value
-
-
-def _build(kind: type[_S], name: str, sources: Sequence[Mapping[str, Any]]) -> _S:
-    merged: dict[str, Any] = {}
-    for source in sources:
-        merged.update({key: value for key, value in source.items() if value is not None})
-    unknown = sorted(set(merged) - set(kind.__struct_fields__))
-    if unknown:
-        close = difflib.get_close_matches(unknown[0], kind.__struct_fields__, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise SettingsError(f"unknown key {unknown[0]!r} in [{name}]{hint}")
-    try:
-        return msgspec.convert(merged, kind)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"[{name}] {validation_message(error, kind)}") from None

@@ -237,17 +237,29 @@ class SandboxSettings(msgspec.Struct, frozen=True):
     max_procs: int = 64
 
 
+def _repr_without(settings: msgspec.Struct, secret: str) -> str:
+    """Return the repr of settings with the value of the field `secret` hidden, for logs."""
+    values = {name: getattr(settings, name) for name in settings.__struct_fields__}
+    if values[secret] is not None:
+        values[secret] = "..."
+    inner = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return f"{type(settings).__name__}({inner})"
+
+
 class SearchSettings(msgspec.Struct, frozen=True):
     """Settings of web search.
 
     - `engine`: the search engine: "ddgs", "searxng" or "brave".
     - `url`: base URL of the SearXNG instance.
-    - `api_key`: the key of the engine's API.
+    - `api_key`: the key of the engine's API; `repr` does not show it.
     """
 
     engine: Literal["ddgs", "searxng", "brave"] = "ddgs"
     url: str | None = None
     api_key: str | None = None
+
+    def __repr__(self) -> str:
+        return _repr_without(self, "api_key")
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
@@ -265,7 +277,8 @@ class AgentSettings(msgspec.Struct, frozen=True):
     - `session_idle_s`: seconds after the last call after which a session's processes end.
     - `max_containers`: sessions with running processes per API process; the longest idle one ends.
     - `tool_dispatch_url`: executes the functions of requests: POST `{"name", "arguments"}`.
-    - `tool_dispatch_secret`: key of the HMAC-SHA256 signature of dispatched calls.
+    - `tool_dispatch_secret`: key of the HMAC-SHA256 signature of dispatched calls; `repr` does not
+      show it.
     - `tool_dispatch_timeout`: seconds per dispatched call.
     - `mcp_config`: path of the configuration of MCP servers.
     - `mcp_port`: port at which this server is itself an MCP server.
@@ -296,6 +309,9 @@ class AgentSettings(msgspec.Struct, frozen=True):
     def needs_sandbox(self) -> bool:
         """Whether any enabled tool runs in the sandbox."""
         return self.enable_code_execution or self.enable_shell
+
+    def __repr__(self) -> str:
+        return _repr_without(self, "tool_dispatch_secret")
 
 
 class ServerSettings(msgspec.Struct, frozen=True):

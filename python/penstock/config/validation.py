@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
-from typing import Final, get_args, get_type_hints
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -60,6 +61,7 @@ STORE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_files_bytes": (1, 2**48),
     "max_skills_bytes": (1, 2**48),
 }
+_S = TypeVar("_S", bound=msgspec.Struct)
 DEVICES: Final = "auto|cpu|cuda(:[0-9]{1,3})?"
 # The word by which requests name the default model.
 RESERVED_NAME: Final = "default"
@@ -83,6 +85,31 @@ def validation_message(error: msgspec.ValidationError, kind: type[msgspec.Struct
     return f"{key}: {what[0].lower()}{what[1:]}{allowed}"
 
 
+def build_settings(kind: type[_S], name: str, sources: Sequence[Mapping[str, Any]]) -> _S:
+    """Return settings of type `kind` with the values of `sources`; later sources win, and values of
+    None are ignored. Raises SettingsError for unknown keys and values of the wrong type.
+
+    `name`: the TOML table that the message names.
+    """
+    merged: dict[str, Any] = {}
+    for source in sources:
+        merged.update({key: value for key, value in source.items() if value is not None})
+    check_keys(merged, kind.__struct_fields__, name)
+    try:
+        return msgspec.convert(merged, kind)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"[{name}] {validation_message(error, kind)}") from None
+
+
+def check_keys(table: Mapping[str, Any], known: Sequence[str], name: str) -> None:
+    """Raise SettingsError if the TOML table `name` has a key that is not among `known`."""
+    unknown = sorted(set(table) - set(known))
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise SettingsError(f"unknown key {unknown[0]!r} in [{name}]{hint}")
+
+
 def check_engine(settings: EngineSettings) -> None:
     """Raise SettingsError if a setting of the engine has the wrong type or is out of range."""
     try:
@@ -90,7 +117,7 @@ def check_engine(settings: EngineSettings) -> None:
     except msgspec.ValidationError as error:
         raise SettingsError(validation_message(error, EngineSettings)) from None
     for name, (least, most) in ENGINE_RANGES.items():
-        _check(name, getattr(settings, name), least, most)
+        check_range(name, getattr(settings, name), least, most)
     if not settings.model:
         raise SettingsError("model must not be empty")
     if not re.fullmatch(DEVICES, settings.device):
@@ -102,7 +129,7 @@ def check_engine(settings: EngineSettings) -> None:
 def check_lora(settings: LoraSettings) -> None:
     """Raise SettingsError if a LoRA setting is out of range or two adapters have the same alias."""
     for name, (least, most) in LORA_RANGES.items():
-        _check(f"lora_{name}", getattr(settings, name), least, most)
+        check_range(f"lora_{name}", getattr(settings, name), least, most)
     aliases = [source.alias for source in settings.preload]
     for source in settings.preload:
         if not source.source or not 1 <= len(source.alias.strip().encode()) <= MAX_ALIAS_BYTES:
@@ -121,7 +148,7 @@ def check_lora(settings: LoraSettings) -> None:
 def check_server(settings: ServerSettings) -> None:
     """Raise SettingsError if a setting of the server is out of range."""
     for name, (least, most) in SERVER_RANGES.items():
-        _check(name, getattr(settings, name), least, most)
+        check_range(name, getattr(settings, name), least, most)
     for network in settings.fetch_allow:
         _check_network(network)
     check_store(settings.store)
@@ -130,7 +157,7 @@ def check_server(settings: ServerSettings) -> None:
 def check_store(settings: StoreSettings) -> None:
     """Raise SettingsError if a setting of the store is out of range."""
     for name, (least, most) in STORE_RANGES.items():
-        _check(name, getattr(settings, name), least, most)
+        check_range(name, getattr(settings, name), least, most)
 
 
 def check_models(models: Sequence[ModelSettings], default_model_id: str | None = None) -> None:
@@ -157,6 +184,7 @@ def _check_network(text: str) -> None:
         ) from None
 
 
-def _check(name: str, value: float | None, least: float, most: float) -> None:
+def check_range(name: str, value: float | None, least: float, most: float) -> None:
+    """Raise SettingsError if the value of the setting `name` is out of range. None is accepted."""
     if value is not None and not least <= value <= most:
         raise SettingsError(f"{name} must be from {least} to {most}, not {value}")

@@ -189,6 +189,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     - `session`: id of the session that the conversation continues.
     - `container`: id of the container that keeps the state of server tools; None: the container of
       the session.
+    - `file_ids`: ids of the stored files that texts of the messages show. The agent loop sets them.
     - `cache_salt`: only requests with the same salt share prefix cache blocks.
     - `stop`: stop strings.
     - `stop_token_ids`: tokens that end an answer, in addition to the model's end tokens.
@@ -217,6 +218,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[RequestedFile, ...] = ()
     session: str | None = None
     container: str | None = None
+    file_ids: tuple[str, ...] = ()
     cache_salt: str = ""
     tool_policy: ToolPolicy = ToolPolicy()
     sampling: Sampling = Sampling()

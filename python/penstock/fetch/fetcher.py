@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +15,7 @@ import httpx
 
 from penstock.base.data_url import SCHEME, decode_data_url
 from penstock.base.errors import Overloaded
+from penstock.base.time_limit import within
 from penstock.fetch.addresses import AllowList
 from penstock.fetch.connecting import (
     CheckedBackend,
@@ -22,12 +23,12 @@ from penstock.fetch.connecting import (
     Resolve,
     SystemResolver,
 )
+from penstock.fetch.decoding import BadEncoding, Decoder, Encoding, Gzip, Identity
 from penstock.fetch.errors import UrlForbidden, UrlTooLarge, UrlUnreachable
 
 REDIRECTS: Final = (301, 302, 303, 307, 308)
 HEADERS: Final = (
     (b"accept", b"*/*"),
-    (b"accept-encoding", b"identity"),
     (b"user-agent", b"penstock"),
 )
 MAX_SHOWN_CHARS: Final = 120
@@ -63,11 +64,18 @@ class Fetched:
 
     `mime_type`: the content type that the server sent, without parameters; None: it sent none.
     `name`: the last segment of the URL's path; None: the segment is empty.
+    `charset`: the character encoding that the server named, in lower case; None: it named none.
     """
 
     data: bytes
     mime_type: str | None
     name: str | None
+    charset: str | None = None
+
+
+def any_host(host: str) -> bool:
+    """Accept every host."""
+    return True
 
 
 class Fetcher:
@@ -76,6 +84,8 @@ class Fetcher:
     `allow`: the addresses that may be connected to.
     `resolve`: resolves host names; None: the system's resolver.
     `tls`: creates the TLS context at the first fetch, because reading the certificates is slow.
+    `encodings`: the content encodings that servers may use. The limits hold for received and for
+    decoded bytes.
     """
 
     def __init__(
@@ -84,6 +94,7 @@ class Fetcher:
         limits: FetchLimits = FetchLimits(),
         resolve: Resolve | None = None,
         tls: Callable[[], ssl.SSLContext] = public_certificates,
+        encodings: Sequence[Encoding] = (),
     ) -> None:
         self._allow = allow
         self._limits = limits
@@ -91,11 +102,18 @@ class Fetcher:
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
         self._buffered_bytes = 0
+        self._encodings = tuple(encodings)
+        accepted = ", ".join(encodings) or "identity"
+        self._headers = (*HEADERS, (b"accept-encoding", accepted.encode()))
 
-    async def fetch(self, url: str, *, field: str) -> Fetched:
+    async def fetch(
+        self, url: str, *, field: str, allows_host: Callable[[str], bool] = any_host
+    ) -> Fetched:
         """Return the content of an http:, https: or data: URL.
 
         `field`: the request field that contains the URL, for error messages.
+        `allows_host`: tells whether to fetch from a host, also after redirects. It receives the
+        name or address in lower case; an international name in its ASCII form.
 
         Raises UrlForbidden, UrlUnreachable, UrlTooLarge, and Overloaded if the contents that are
         being received exceed `max_buffered_bytes`.
@@ -103,7 +121,7 @@ class Fetcher:
         if url[: len(SCHEME)].lower() == SCHEME:
             return await asyncio.to_thread(self._decode_data_url, url, field)  # may be large
         try:
-            return await asyncio.wait_for(self._follow(url, field), self._limits.timeout_s)
+            return await within(self._limits.timeout_s, self._follow(url, field, allows_host))
         except asyncio.TimeoutError:
             seconds = self._limits.timeout_s
             raise UrlUnreachable(
@@ -126,12 +144,14 @@ class Fetcher:
             raise self._too_large(field)
         return Fetched(data, mime_type, None)
 
-    async def _follow(self, given: str, field: str) -> Fetched:
+    async def _follow(self, given: str, field: str, allows_host: Callable[[str], bool]) -> Fetched:
         """Fetch a URL and follow its redirects. Each redirect is parsed, resolved and checked like
         the URL."""
         url = _parse_url(given, field)
         backend = CheckedBackend(self._resolve, self._allow)
         for _ in range(self._limits.max_redirects + 1):
+            if not allows_host(url.raw_host.decode("ascii")):
+                raise UrlForbidden("the host of the URL is not allowed", field=field)
             async with httpcore.AsyncConnectionPool(
                 ssl_context=self._context(), max_connections=1, network_backend=backend
             ) as pool:
@@ -151,7 +171,7 @@ class Fetcher:
         target = httpcore.URL(
             scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
         )
-        headers = [(b"host", url.netloc), *HEADERS]
+        headers = [(b"host", url.netloc), *self._headers]
         timeouts = {"connect": CONNECT_TIMEOUT_S, "read": None, "write": None, "pool": None}
         async with pool.stream(
             "GET", target, headers=headers, extensions={"timeout": timeouts}
@@ -162,32 +182,48 @@ class Fetcher:
             if answer.status != 200:
                 raise UrlUnreachable(f"the URL answered with status {answer.status}", field=field)
             data = await self._read(answer, fields, field)
-        kind = fields.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-        return Fetched(data, kind or None, unquote(url.path).rpartition("/")[2] or None)
+        kind, _, parameters = fields.get(b"content-type", b"").decode("latin-1").partition(";")
+        name = unquote(url.path).rpartition("/")[2]
+        return Fetched(data, kind.strip().lower() or None, name or None, _charset_of(parameters))
 
     async def _read(
         self, answer: httpcore.Response, fields: dict[bytes, bytes], field: str
     ) -> bytes:
-        if fields.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise UrlUnreachable(
-                "the URL answered with compressed content, although none was accepted",
-                field=field,
-            )
+        decoder = self._decoder_for(fields, field)
         declared = fields.get(b"content-length", b"")
         if declared.isdigit() and int(declared[:20]) > self._limits.max_bytes:
             raise self._too_large(field)
         chunks: list[bytes] = []
-        size = 0
+        received = size = 0
         try:
             async with aclosing(answer.aiter_stream()) as stream:  # type: ignore[type-var]
-                async for chunk in stream:
-                    size += len(chunk)
-                    self._buffered_bytes += len(chunk)
-                    self._check_size(size, field)
-                    chunks.append(chunk)
+                async for data in stream:
+                    received += len(data)
+                    self._check_size(received, field)
+                    for chunk in decoder.pieces(data):
+                        size += len(chunk)
+                        self._buffered_bytes += len(chunk)
+                        self._check_size(size, field)
+                        chunks.append(chunk)
+            decoder.finish()
             return b"".join(chunks)
+        except BadEncoding:
+            raise UrlUnreachable(
+                "the URL answered with content that cannot be decompressed", field=field
+            ) from None
         finally:
             self._buffered_bytes -= size
+
+    def _decoder_for(self, fields: dict[bytes, bytes], field: str) -> Decoder:
+        encoding = fields.get(b"content-encoding", b"identity").strip().lower()
+        if encoding == b"identity":
+            return Identity()
+        if encoding in (b"gzip", b"x-gzip") and "gzip" in self._encodings:
+            return Gzip()
+        raise UrlUnreachable(
+            "the URL answered with compressed content of a kind that was not accepted",
+            field=field,
+        )
 
     def _check_size(self, size: int, field: str) -> None:
         if size > self._limits.max_bytes:
@@ -204,6 +240,15 @@ class Fetcher:
         if self._tls is None:
             self._tls = self._make_tls()
         return self._tls
+
+
+def _charset_of(parameters: str) -> str | None:
+    """Return the charset among the parameters of a content type."""
+    for parameter in parameters.split(";"):
+        key, _, value = parameter.partition("=")
+        if key.strip().lower() == "charset":
+            return value.strip().strip("\"'").lower() or None
+    return None
 
 
 def shorten_url(url: str) -> str:

@@ -133,12 +133,12 @@ def _check_stops(stops: tuple[str, ...]) -> None:
 
 def _check_served(request: GenerateRequest) -> None:
     for tool in request.hosted[:1]:
-        raise _unavailable("hosted", _ABSENT[type(tool)])
+        raise tool_is_off(tool)
     if request.files:
         raise _unavailable(
             "files",
             "output files need tools that run on the server (--enable-code-execution,"
-            " --enable-shell), and this build has none",
+            " --enable-shell)",
         )
     if request.echo and request.messages is not None:
         raise InvalidRequest("echo goes with a prompt, not with messages", field="echo")
@@ -161,18 +161,24 @@ def _check_tools(request: GenerateRequest) -> None:
             raise InvalidRequest(f"tool_choice names no tool: {name[:80]!r}", field="tool_choice")
 
 
-def _absent(what: str, client: str, option: str) -> str:
+def tool_is_off(tool: HostedTool) -> InvalidRequest:
+    """Return the error for a request that asks for a server tool that is not turned on."""
+    return _unavailable("hosted", _OFF[type(tool)])
+
+
+def _off(what: str, client: str, option: str) -> str:
     return (
-        f"this build runs no {what} (the option would be {option}); turn {client} off in the client"
+        f"this server runs no {what} (the operator's option is {option}); turn {client} off in the"
+        " client"
     )
 
 
-_ABSENT: Final[dict[type[HostedTool], str]] = {
-    SearchTool: _absent(
+_OFF: Final[dict[type[HostedTool], str]] = {
+    SearchTool: _off(
         "web search", '`web_search` (Codex: web_search = "disabled")', "--enable-search"
     ),
-    PythonTool: _absent("Python", "`code_interpreter`", "--enable-code-execution"),
-    ShellTool: _absent("shell", "`shell`", "--enable-shell"),
+    PythonTool: _off("Python", "`code_interpreter`", "--enable-code-execution"),
+    ShellTool: _off("shell", "`shell`", "--enable-shell"),
 }
 
 

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from penstock.adapters.view import AdapterView
-from penstock.agent import Runners, load_runners
-from penstock.config import EngineSettings, read_environment
+from penstock.agent import Runners, SharedState, load_runners
+from penstock.agent.in_memory import MemoryApprovals, MemoryFiles
+from penstock.agent.server_tools import ServerTools
+from penstock.config import AgentSettings, EngineSettings, read_environment
 from penstock.engine.adapters.catalog import AdapterCatalog, local_adapter_catalog
 from penstock.engine.local import LocalEngine
 from penstock.models.hub.hub_access import hub_access_of
@@ -25,17 +27,24 @@ class EmbeddedModel:
     - `max_num_seqs`: number of sequences that the engine runs at the same time.
     - `close`: stops the engine.
     - `adapters`: the adapter catalog, None without a LoRA runtime.
+    - `approvals`: the open approvals of server tools, None without server tools.
     """
 
     runners: Runners
     max_num_seqs: int
     close: Callable[[], Awaitable[None]]
     adapters: AdapterCatalog | None = None
+    approvals: MemoryApprovals | None = None
 
 
-async def start_embedded_model(settings: EngineSettings) -> EmbeddedModel:
+async def start_embedded_model(
+    settings: EngineSettings, agent: AgentSettings | None = None
+) -> EmbeddedModel:
     """Start a model's engine and load its runner. The engine starts while the files of the model
-    are being found. Raises ModelError."""
+    are being found. Raises ModelError, and SettingsError for tools that cannot be used.
+
+    `agent`: the tools that this process runs, None for none.
+    """
     files = asyncio.create_task(asyncio.to_thread(_find_files, settings))
     try:
         engine = await LocalEngine.start(settings)
@@ -45,16 +54,25 @@ async def start_embedded_model(settings: EngineSettings) -> EmbeddedModel:
         raise
     live = AdapterView(limits=settings.lora)
     adapters: AdapterCatalog | None = None
+    approvals = MemoryApprovals()
+    tools: ServerTools | None = None
 
     async def close() -> None:
+        if tools is not None:
+            await tools.close()
         if adapters is not None:
             await adapters.close()
         await engine.close()
 
     try:
         sampling = operator_sampling(settings)
+        state = SharedState()
+        if agent is not None:
+            tools = ServerTools(agent, MemoryFiles(), approvals)
+            await tools.start()
+            state = SharedState(tools=tools.provider)
         runners = await asyncio.to_thread(
-            load_runners, await files, engine, settings.tool_call_parser, live, sampling
+            load_runners, await files, engine, settings.tool_call_parser, live, sampling, state
         )
         adapters = local_adapter_catalog(settings.lora, read_environment(), engine, live)
         if adapters is not None:
@@ -62,7 +80,8 @@ async def start_embedded_model(settings: EngineSettings) -> EmbeddedModel:
     except BaseException:
         await close()
         raise
-    return EmbeddedModel(runners, engine.info.max_num_seqs, close, adapters)
+    open_approvals = None if tools is None else approvals
+    return EmbeddedModel(runners, engine.info.max_num_seqs, close, adapters, open_approvals)
 
 
 def _find_files(settings: EngineSettings) -> ModelFiles:

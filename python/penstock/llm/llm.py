@@ -14,14 +14,14 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.registry import LoadedAdapter
-from penstock.config import EngineSettings
+from penstock.config import AgentSettings, EngineSettings
 from penstock.config.validation import check_engine
 from penstock.dialog import (
     AdapterRevision,
@@ -56,6 +56,7 @@ class LLM:
     """A loaded model. Call `close` at the end, or use a `with` statement.
 
     - `model`: a path, a hub id or a name in the catalogue.
+    - `agent`: the tools that this process runs for requests with `hosted`, None for none.
     - `settings`: fields of `EngineSettings`, such as `lora=LoraSettings()` for adapters.
 
     The constructor raises ModelError, and SettingsError for a setting of a wrong type or out of
@@ -63,10 +64,16 @@ class LLM:
     `ServiceError` (`InvalidRequest`, `FailedRun`) with code and field.
     """
 
-    def __init__(self, model: str | Path = EngineSettings().model, **settings: Any) -> None:  # noqa: B008
+    def __init__(
+        self,
+        model: str | Path = EngineSettings().model,  # noqa: B008
+        *,
+        agent: AgentSettings | None = None,
+        **settings: Any,
+    ) -> None:
         checked = EngineSettings(model=os.fspath(model), **settings)
         check_engine(checked)
-        self._open(lambda: start_embedded_model(checked))
+        self._open(lambda: start_embedded_model(checked, agent))
 
     @classmethod
     def from_embedded_model(cls, start: Callable[[], Awaitable[EmbeddedModel]]) -> LLM:
@@ -233,6 +240,30 @@ class LLM:
     def adapters(self) -> tuple[LoadedAdapter, ...]:
         """Return the loaded adapters, or () without a LoRA runtime."""
         return self._model.adapters.adapters if self._model.adapters is not None else ()
+
+    def decide(
+        self,
+        approval_id: str,
+        decision: Literal["approve", "deny"],
+        message: str | None = None,
+        *,
+        remember: bool = False,
+    ) -> bool:
+        """Decide on a call of a server tool that waits for approval (event ApprovalRequired).
+
+        - `message`: a text for the model, with a denial.
+        - `remember`: approve all later calls of the session too.
+
+        Returns False if the approval is unknown or already decided.
+        """
+        approvals = self._model.approvals
+        if approvals is None:
+            return False
+
+        async def decide() -> bool:
+            return approvals.decide(approval_id, decision, message, remember=remember)
+
+        return self._thread.wait(decide())
 
     def close(self) -> None:
         """Abort all requests and free the model. May be called again, and from any thread."""

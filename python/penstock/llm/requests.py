@@ -14,9 +14,12 @@ from penstock.dialog import (
     EmbeddingRequest,
     FunctionTool,
     GenerateRequest,
+    HostedTool,
     Limits,
     Message,
+    Permissions,
     ReasoningPolicy,
+    RequestedFile,
     RerankRequest,
     Sampling,
     Text,
@@ -26,7 +29,7 @@ from penstock.dialog import (
 Prompt: TypeAlias = str | Sequence[int]
 ChatMessage: TypeAlias = Message | dict[str, str]
 _R = TypeVar("_R", GenerateRequest, EmbeddingRequest, RerankRequest)
-_LIMITS = frozenset({"max_tokens", "min_tokens", "truncate"})
+_LIMITS = frozenset({"max_tokens", "max_rounds", "min_tokens", "truncate"})
 
 
 class Options(TypedDict, total=False):
@@ -34,6 +37,7 @@ class Options(TypedDict, total=False):
 
     sampling: Sampling
     max_tokens: int | None
+    max_rounds: int | None
     min_tokens: int
     truncate: bool
     stop: str | Sequence[str]
@@ -45,6 +49,10 @@ class Options(TypedDict, total=False):
     reasoning: ReasoningPolicy
     tools: Sequence[FunctionTool]
     tool_policy: ToolPolicy
+    hosted: Sequence[HostedTool]
+    permissions: Permissions
+    files: Sequence[RequestedFile]
+    session: str | None
     constraint: Constraint | None
     adapter: str | AdapterRevision | None
 
@@ -107,7 +115,7 @@ def _options(options: Options) -> dict[str, Any]:
     fields: dict[str, Any] = {**options}
     limits = {key: fields.pop(key) for key in _LIMITS & fields.keys()}
     fields["limits"] = Limits(**limits)
-    for several in ("tools", "stop_token_ids"):
+    for several in ("tools", "hosted", "files", "stop_token_ids"):
         fields[several] = tuple(fields.get(several, ()))
     stop = fields.get("stop", ())
     fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)

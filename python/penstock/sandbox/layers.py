@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import subprocess
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+import penstock
 from penstock.config.settings import SandboxSettings
-from penstock.sandbox.errors import MissingLayer, SandboxStartError
+from penstock.sandbox.errors import MissingLayer
 from penstock.sandbox.types import Layers
 
+# An editable install has the package in several folders; the program is in one of them.
+_PLACES = [Path(folder, "bin", "penstock-sandbox") for folder in penstock.__path__]
+BINARY = next((place for place in _PLACES if place.exists()), _PLACES[0])
 # Layers that mode "on" does without: they depend on the service manager and on new kernels.
 OPTIONAL_LAYERS = ("cgroup", "landlock_scopes")
 PROBE_TIMEOUT_S = 10.0
@@ -28,21 +31,6 @@ class ReadyContainer(Layers, frozen=True, kw_only=True):
     def layers(self) -> Layers:
         """Return the layers alone."""
         return Layers(**{name: getattr(self, name) for name in Layers.__struct_fields__})
-
-
-@functools.cache
-def launcher_binary() -> Path:
-    """Return the path of `penstock-sandbox`. Raises SandboxStartError if this build has none."""
-    package = Path(__file__).resolve().parent.parent
-    folders = [package]
-    # An editable install puts compiled parts into another folder than the sources.
-    native = importlib.util.find_spec("penstock._native")
-    if native is not None and native.origin is not None:
-        folders.append(Path(native.origin).parent)
-    for folder in folders:
-        if (binary := folder / "bin" / "penstock-sandbox").exists():
-            return binary
-    raise SandboxStartError(f"{package}/bin/penstock-sandbox: this build has no sandbox")
 
 
 def network_of(settings: SandboxSettings) -> Literal["none", "loopback", "full"]:
@@ -76,14 +64,14 @@ def require_layers(settings: SandboxSettings) -> Layers:
 def _probe(network: str) -> Layers:
     try:
         result = subprocess.run(
-            [str(launcher_binary()), "--probe", network],
+            [str(BINARY), "--probe", network],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=PROBE_TIMEOUT_S,
             env={},
             check=False,
         )
-    except (OSError, SandboxStartError, subprocess.TimeoutExpired) as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         return Layers(missing=(("launcher", str(error)),))
     if result.returncode != 0:
         return Layers(missing=(("launcher", result.stderr.decode("utf-8", "replace").strip()),))

@@ -20,6 +20,9 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     `conversation`: msgpack of tuple[Message, ...]: all messages up to and including the answer,
     without instructions.
     `previous_id`: the id of the response that this response continues.
+    `container`: the id of the container of the conversation, "" in rows of older versions.
+    `turn_length`: the number of messages in `conversation` that the response answers, None in rows
+    of older versions, which have at most one message after these.
     `heartbeat_at`: the time at which the owner was last alive; 0: `create` sets the current time.
     `expires_at`: None: `create` sets the expiry from the server's settings.
     """
@@ -35,6 +38,8 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requested: bool = False
     heartbeat_at: int = 0
     expires_at: int | None = None
+    container: str = ""
+    turn_length: int | None = None
 
 
 class FileSource(msgspec.Struct, frozen=True):

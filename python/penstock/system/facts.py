@@ -62,9 +62,55 @@ class BuildInfo(msgspec.Struct, frozen=True):
     git_revision: str = "unknown"
 
 
+class MissingLayer(msgspec.Struct, frozen=True):
+    """A layer of the sandbox that this machine lacks."""
+
+    layer: str
+    reason: str
+
+
+class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The sandbox of server tools.
+
+    - `mode`, `profile`: as configured.
+    - `network`: the network that tools really have.
+    - `layers`: the layers that hold.
+    """
+
+    mode: Literal["auto", "on", "off"]
+    profile: Literal["restricted", "developer"]
+    network: Literal["none", "loopback", "full"]
+    layers: tuple[str, ...]
+    missing: tuple[MissingLayer, ...]
+
+
+class McpServerInfo(msgspec.Struct, frozen=True):
+    """An MCP server whose tools are offered. `error`: why it is not connected."""
+
+    name: str
+    connected: bool
+    tools: int
+    error: str | None = None
+
+
+class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools that this server runs. `dispatch`: a URL runs the functions of requests."""
+
+    search: bool
+    code_execution: bool
+    shell: bool
+    permission: Literal["auto", "ask", "deny"]
+    dispatch: bool
+    mcp_servers: tuple[McpServerInfo, ...]
+
+
 class SystemInfo(msgspec.Struct, frozen=True):
     """The machine, the build, and the folder of models downloaded from Hugging Face
-    (`hf_cache_path`)."""
+    (`hf_cache_path`).
+
+    - `agent`: the tools that the server runs; None outside a server.
+    - `sandbox`: the sandbox of the tools; None if no enabled tool runs in it.
+    """
 
     os: str
     kernel: str
@@ -73,6 +119,8 @@ class SystemInfo(msgspec.Struct, frozen=True):
     devices: tuple[DeviceInfo, ...]
     build: BuildInfo
     hf_cache_path: str
+    agent: AgentInfo | None = None
+    sandbox: SandboxInfo | None = None
 
 
 class CpuFacts(msgspec.Struct, frozen=True):

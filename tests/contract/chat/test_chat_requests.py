@@ -222,7 +222,7 @@ def test_legacy_functions_are_tools_called_once(fields: Any, policy: ToolPolicy)
                     "search_description": "finds",
                 }
             },
-            (SearchTool("high", {"city": "Graz"}, ("a.example",), ("b.example",)),),
+            (SearchTool("high", {"city": "Graz"}, ("a.example",), ("b.example",), "finds"),),
         ),
     ],
 )

@@ -214,7 +214,7 @@ def test_functions_of_the_client() -> None:
     [
         (
             {"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}]},
-            (SearchTool(),),
+            (SearchTool(max_uses=3),),
         ),
         (
             {

@@ -25,12 +25,13 @@ import openai
 from penstock.adapters.registry import LoadedAdapter
 from penstock.adapters.view import AdapterView
 from penstock.agent import AgentLoop, Runners, load_runners
+from penstock.agent.server_tools import ServerTools
 from penstock.api.app import create_app
 from penstock.api.models.model_catalog import ModelCatalog
 from penstock.api.models.served_model import LoadedModel, ModelControl, ServedModel
 from penstock.api.observability.metrics import Metrics
 from penstock.api.services import Services
-from penstock.api.serving.server import bind_socket, url_of
+from penstock.api.serving.sockets import bind_socket, url_of
 from penstock.api.serving.uvicorn_server import HttpServer
 from penstock.base.errors import Unavailable
 from penstock.config import EngineSettings, ServerSettings
@@ -275,9 +276,10 @@ async def serving(
     adapters: AdapterView | None = None,
     catalog: AdapterCatalog | None = None,
     adapter_updates: bool = False,
+    tools: ServerTools | None = None,
 ) -> AsyncIterator[Serving]:
     """Run a server on a free port of loopback until the block ends. `store` None: a new one.
-    `adapters` and `catalog` are those of MODEL."""
+    `adapters` and `catalog` are those of MODEL. `tools`: the tools that the loops use."""
     loop, control = ScriptedLoop(script), ScriptedControl(catalog)
     control.registry = registry_of(
         models or {MODEL: loop},
@@ -295,7 +297,9 @@ async def serving(
         if store is None:
             folder = stack.enter_context(TemporaryDirectory(prefix="penstock-store-"))
             store = await stack.enter_async_context(opened(store_settings(Path(folder))))
-        async with _serving(loop, control, settings, metrics, store, adapter_updates) as running:
+        async with _serving(
+            loop, control, settings, metrics, store, adapter_updates, tools
+        ) as running:
             yield running
 
 
@@ -307,6 +311,7 @@ async def _serving(
     metrics: Metrics | None,
     store: Store,
     adapter_updates: bool,
+    tools: ServerTools | None,
 ) -> AsyncIterator[Serving]:
     assert control.registry is not None
     services = Services(
@@ -316,6 +321,7 @@ async def _serving(
         settings=settings,
         metrics=metrics or (None if settings.disable_metrics else Metrics()),
         adapter_updates=adapter_updates,
+        tools=tools,
         created=CREATED,
     )
     started = asyncio.Event()

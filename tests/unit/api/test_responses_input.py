@@ -159,6 +159,93 @@ def test_items_of_openais_hosted_tools_are_skipped(kind):
         messages(items[:1])
 
 
+def call_of(item):
+    """Return (call, result) of one item of a server tool."""
+    assistant, tool = messages([item])
+    (call,), (result,) = assistant.parts, tool.parts
+    assert (assistant.role, tool.role, result.call_id) == ("assistant", "tool", call.id)
+    assert result.name == call.name
+    return call, result
+
+
+def test_shell_output_of_openais_own_form_becomes_a_result():
+    call = {"type": "shell_call", "call_id": "c1", "action": {"commands": ["ls"]}}
+    outcome = {"type": "exit", "exit_code": 2}
+    chunks = [
+        {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
+        {"stdout": "b", "stderr": "no", "outcome": outcome},
+    ]
+    output = {"type": "shell_call_output", "call_id": "c1", "output": chunks}
+    assistant, tool = messages([call, output])
+    assert assistant.parts == (ToolCall("c1", "service_shell", '{"commands":["ls"]}'),)
+    (result,) = tool.parts
+    assert json.loads(result.text) == {
+        "status": "error", "stdout": "ab", "stderr": "no", "exit_code": 2, "timed_out": False,
+    }  # fmt: skip
+
+
+def test_shell_output_in_entries_with_a_type_becomes_a_result():
+    entries = [
+        {"type": "stdout", "text": "a"},
+        {"type": "stderr", "text": "no"},
+        {"type": "outcome", "status": "timeout", "timed_out": True},
+    ]
+    output = {"type": "shell_call_output", "call_id": "c1", "output": entries}
+    (tool,) = messages([output])
+    (result,) = tool.parts
+    assert json.loads(result.text) == {
+        "status": "timeout", "stdout": "a", "stderr": "no", "exit_code": None, "timed_out": True,
+    }  # fmt: skip
+
+
+def test_python_call_without_outputs_and_id_becomes_a_call_with_a_result():
+    call, result = call_of({"type": "code_interpreter_call", "code": "1", "outputs": None})
+    assert (call.name, call.arguments) == ("service_execute_python", '{"code":"1"}')
+    assert json.loads(result.text) == {"status": "success"} and not result.is_error
+
+
+def test_failed_mcp_call_becomes_an_error():
+    error = {"type": "http_error", "code": 500, "message": "down"}
+    item = {"type": "mcp_call", "id": "m1", "name": "f", "arguments": "{}", "error": error}
+    call, result = call_of(item)
+    assert call == ToolCall("m1", "f", "{}")
+    assert json.loads(result.text) == {"error": error} and result.is_error
+
+
+@pytest.mark.parametrize(
+    ("action", "name", "arguments"),
+    [
+        ({"type": "search", "query": "x"}, "service_search_the_web", '{"query":"x"}'),
+        ({"type": "search", "queries": ["x", "y"]}, "service_search_the_web", '{"query":"x; y"}'),
+        (
+            {"type": "open_page", "url": "https://a.example"},
+            "service_website_content_extractor",
+            '{"url":"https://a.example"}',
+        ),
+    ],
+)
+def test_web_calls_become_the_two_web_tools(action, name, arguments):
+    call, _ = call_of({"type": "web_search_call", "id": "ws_1", "action": action})
+    assert call == ToolCall("ws_1", name, arguments)
+
+
+@pytest.mark.parametrize(
+    ("item", "field"),
+    [
+        ({"type": "shell_call", "action": {"commands": ["ls"]}}, "input[0].call_id"),
+        ({"type": "shell_call", "call_id": "c", "action": {"commands": "ls"}},
+         "input[0].action.commands"),
+        ({"type": "shell_call_output", "call_id": "c", "output": "x"}, "input[0].output"),
+        ({"type": "code_interpreter_call", "code": 3}, "input[0].code"),
+        ({"type": "mcp_call", "arguments": "{}"}, "input[0].name"),
+    ],
+)  # fmt: skip
+def test_malformed_items_of_server_tools_are_refused_by_field(item, field):
+    with pytest.raises(InvalidRequest) as caught:
+        messages([item])
+    assert caught.value.field == field
+
+
 def test_results_get_the_names_of_their_calls_from_any_turn():
     earlier = (Message("assistant", (ToolCall("call_1", "f", "{}"),)),)
     turn = messages([{"type": "function_call_output", "call_id": "call_1", "output": "rain"}])

@@ -14,6 +14,8 @@ from penstock.base.errors import Unavailable
 from penstock.cli.chat_state import Conversation, ExitChat
 from penstock.cli.terminal_chat import Chat
 from penstock.dialog import (
+    ApprovalRequired,
+    FileProduced,
     Message,
     PartEnded,
     PartStarted,
@@ -21,8 +23,14 @@ from penstock.dialog import (
     ReasoningDelta,
     RunFailed,
     RunStarted,
+    ShellTool,
     Text,
+    ToolCall,
+    ToolCalling,
+    ToolCompleted,
+    ToolResult,
 )
+from penstock.dialog.server_tools import ProducedFile, ServerTool, ShellActivity, ToolRun
 from tests.support.servers.http_server import ScriptedLoop, spoken
 
 
@@ -206,3 +214,85 @@ def test_clear_forgets_and_exit_leaves():
     assert "/topp" in conversation.command("/help")
     with pytest.raises(ExitChat):
         conversation.command("/exit")
+
+
+SHELL = ServerTool("service_shell", "shell", "built_in", "Shell command")
+ACTIVITY = ShellActivity(commands=("ls",))
+CALL = ToolCall("call_1", "service_shell", "{}")
+
+
+def tool_turn(*between):
+    """Return a script of a turn with a shell call, which waits if `between` says so."""
+
+    def script(request):
+        first, *rest = spoken("done")(request)
+        done = ShellActivity(commands=("ls",), status="success", stdout="a\x1b[2J", exit_code=0)
+        run = ToolRun(
+            round=0, call=CALL, tool=SHELL, activity=done, result=ToolResult("call_1", ())
+        )
+        file = ProducedFile(
+            id="f", name="sub/a.txt", format="txt", mime_type="text/plain", size_bytes=3,
+            created_at=0, tool="service_shell", round=0, turn=0, container_id="c", text="abc",
+        )  # fmt: skip
+        yield first
+        yield ToolCalling(0, 0, 0, CALL, SHELL, ACTIVITY)
+        yield from between
+        yield ToolCompleted(0, 0, run)
+        yield FileProduced(0, file)
+        yield from rest
+
+    return script
+
+
+def test_a_call_its_result_and_its_files_are_notes():
+    chat, _, _, out = chat_over(tool_turn())
+    notes = io.StringIO()
+    chat._notes = Console(file=notes, width=80)
+    chat.answer_once("hi")
+    assert out.getvalue() == "done\n"
+    assert "[Shell command]\n  $ ls\n  a\\x1b[2J\n" in notes.getvalue()
+    assert "file sub/a.txt, 3 bytes  (/save sub/a.txt)" in notes.getvalue()
+
+
+def test_a_file_is_written_only_on_request_and_replaces_none(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    chat, _, _, out = chat_over(tool_turn())
+    lines = iter(["hi", "/save other", "/save sub/a.txt", "/save sub/a.txt", "/exit"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    chat.talk("model")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "abc"
+    shown = out.getvalue()
+    assert "No tool made a file 'other'." in shown and "Wrote a.txt." in shown
+    assert "a.txt: File exists" in shown
+
+
+WAITING = ApprovalRequired(0, 0, "appr_1", "s", 0, SHELL, "{}")
+
+
+def test_without_a_terminal_an_approval_is_denied():
+    chat, *_ = chat_over(tool_turn(WAITING))
+    decided = []
+    chat._decide = lambda *given, **named: decided.append((given, named))
+    chat.answer_once("hi")
+    assert decided == [(("appr_1", "deny", "No person can be asked."), {})]
+
+
+def test_the_person_at_the_terminal_decides(monkeypatch):
+    chat, *_ = chat_over(tool_turn(WAITING))
+    chat._notes = Console(file=io.StringIO(), force_terminal=True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda prompt: "a")
+    decided = []
+    chat._decide = lambda *given, **named: decided.append((given, named))
+    chat.answer_once("hi")
+    assert decided == [(("appr_1", "approve", None), {"remember": True})]
+
+
+def test_a_conversation_with_tools_keeps_its_container_until_it_is_cleared():
+    conversation = Conversation(hosted=(ShellTool(),))
+    first, second = conversation.request("a"), conversation.request("b")
+    assert first.hosted == (ShellTool(),) and first.container == second.container is not None
+    conversation.command("/clear")
+    assert conversation.request("c").container != first.container
+    assert Conversation().request("a").container is None

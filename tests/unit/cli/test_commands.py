@@ -10,23 +10,33 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.api.serving.server import bind_socket
+from penstock.api.serving.sockets import bind_socket
 from penstock.base.errors import ModelError
 from penstock.cli import main as cli
 from penstock.cli import serve as serve_module
+from penstock.cli.agent_setting_options import AGENT_OPTIONS, SANDBOX_OPTIONS, SEARCH_OPTIONS
+from penstock.cli.setting_option import negative_flags
 from penstock.cli.settings_options import (
     ENGINE_OPTIONS,
     FORMER_OPTIONS,
+    IGNORED_OPTIONS,
     LORA_OPTIONS,
     MODEL_OPTIONS,
     SERVE_OPTIONS,
     SERVER_OPTIONS,
     STORE_OPTIONS,
-    negative_flags,
 )
-from penstock.config import EngineSettings, LoraSettings, LoraSource, ServerSettings, StoreSettings
+from penstock.config import (
+    AgentSettings,
+    EngineSettings,
+    LoraSettings,
+    LoraSource,
+    SandboxSettings,
+    ServerSettings,
+    StoreSettings,
+)
+from penstock.config.agent_options import AGENT_KEYS, SANDBOX_KEYS, SEARCH_KEYS
 from penstock.config.lora_options import LORA_KEYS
-from penstock.config.unsupported_options import UNSUPPORTED_OPTIONS
 from penstock.system.checks import check_cpu, check_default_model, check_home, check_memory
 from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
 
@@ -60,15 +70,22 @@ def test_every_setting_has_an_option():
     fields = {o.field for o in ENGINE_OPTIONS} | {"model", "lora"}
     assert fields == set(EngineSettings.__struct_fields__)
     assert {o.field for o in LORA_OPTIONS} == set(LORA_KEYS)
-    assert {o.field for o in SERVER_OPTIONS} | {"store"} == set(ServerSettings.__struct_fields__)
+    fields = {o.field for o in SERVER_OPTIONS} | {"store", "agent"}
+    assert fields == set(ServerSettings.__struct_fields__)
     assert {o.field for o in STORE_OPTIONS} == set(StoreSettings.__struct_fields__)
+    for options, keys in (
+        (AGENT_OPTIONS, AGENT_KEYS),
+        (SEARCH_OPTIONS, SEARCH_KEYS),
+        (SANDBOX_OPTIONS, SANDBOX_KEYS),
+    ):
+        assert {o.toml_key: o.field for o in options} == dict(keys)
 
 
 def test_no_flag_is_used_twice():
     options = (*MODEL_OPTIONS, *SERVE_OPTIONS)
     flags = [flag for option in options for flag in option.flags]
     flags += [off for option in options for off in negative_flags(option)]
-    flags += ["--" + option.name.replace("_", "-") for option in UNSUPPORTED_OPTIONS]
+    flags += [flag for option in IGNORED_OPTIONS for flag in option.flags]
     assert len(set(flags)) == len(flags)
 
 
@@ -79,8 +96,9 @@ FLAGS = [option for option in (*MODEL_OPTIONS, *SERVE_OPTIONS) if option.kind is
 def test_an_option_overrides_a_flag_of_the_file(served, tmp_path, option):
     table = "engine.adapter" if option in LORA_OPTIONS else "engine"
     table = "server" if option in SERVER_OPTIONS else table
+    table = "agent" if option in AGENT_OPTIONS else table
     file = tmp_path / "penstock.toml"
-    file.write_text(f"[{table}]\n{option.field} = true\n")
+    file.write_text(f"[{table}]\n{option.toml_key} = true\n")
     assert invoke("serve", "--config", str(file)).exit_code == 0
     assert invoke("serve", "--config", str(file), negative_flags(option)[0]).exit_code == 0
     assert invoke("serve").exit_code == 0
@@ -163,18 +181,40 @@ OF_THE_SPECIFICATION = [
 
 @pytest.mark.parametrize("name", OF_THE_SPECIFICATION)
 def test_every_option_of_the_specification_is_known(name):
-    options = (*MODEL_OPTIONS, *FORMER_OPTIONS, *SERVER_OPTIONS)
+    options = (*MODEL_OPTIONS, *FORMER_OPTIONS, *SERVE_OPTIONS, *IGNORED_OPTIONS)
     known = {flag for option in options for flag in option.flags}
-    known |= {"--" + option.name.replace("_", "-") for option in UNSUPPORTED_OPTIONS}
     assert "--" + name.replace("_", "-") in known
 
 
-def test_option_without_a_runtime_is_refused_and_not_in_the_help(served, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["penstock", "serve", "--enable-shell"])
-    with pytest.raises(SystemExit, match="enable_shell cannot be used: this build has no shell"):
-        cli.main()
-    assert invoke("serve", "--no-ui", "--agent-permission", "auto").exit_code == 0
-    assert "--enable-shell" not in invoke("serve", "--help").stdout
+def test_no_ui_has_no_effect_and_is_not_in_the_help(served):
+    assert invoke("serve", "--no-ui").exit_code == invoke("serve").exit_code == 0
+    assert served[0] == served[1]
+    assert "--no-ui" not in invoke("serve", "--help").stdout
+
+
+def test_options_of_tools_reach_the_agent_settings(served, tmp_path):
+    arguments = (
+        "serve --agentic --disable-search --code-exec-permission ask --max-tool-rounds 7 "
+        "--code-exec-timeout 9 --shell-path /bin/sh --tool-dispatch-url http://127.0.0.1/x "
+        "--mcp-port 99 --sandbox off --sandbox-network none --sb-max-memory-mb 128"
+    )
+    assert invoke(*arguments.split(), "--shell-workdir", str(tmp_path)).exit_code == 0
+    assert only(served[0])[1].agent == AgentSettings(
+        enable_code_execution=True,
+        enable_shell=True,
+        agent_permission="ask",
+        max_tool_rounds=7,
+        code_exec_timeout=9,
+        shell_workdir=str(tmp_path),
+        tool_dispatch_url="http://127.0.0.1/x",
+        mcp_port=99,
+        sandbox=SandboxSettings(mode="off", network="none", max_memory_mb=128),
+    )
+
+
+def test_secrets_are_no_options():
+    flags = {flag for option in SERVE_OPTIONS for flag in option.flags}
+    assert not {"--tool-dispatch-secret", "--search-api-key"} & flags
 
 
 def test_adapter_options_reach_the_engine_settings(served):
@@ -222,6 +262,9 @@ def test_allowed_fetch_networks_may_be_repeated(served, tmp_path):
         (["run", "--context", "-5"], "penstock: --max-model-len must be from 16"),
         (["serve", "--fetch-allow", "localhost"], "penstock: --fetch-allow must have"),
         (["serve", "--max-sessions", "0"], "penstock: --max-sessions must be from"),
+        (["serve", "--sb-max-procs", "0"], "penstock: --sb-max-procs must be from 4"),
+        (["serve", "--shell-timeout", "3"], "--shell-timeout needs enable_shell (--enable-shell"),
+        (["run", "--mcp-config", "/nowhere"], "penstock: --mcp-config '/nowhere' is no file"),
         (["serve", "no-such-model"], "no-such-model"),
         (["serve", "--config", "/nowhere.toml"], "/nowhere.toml"),
         (["serve", "--context", "64", "--pa-context-len", "65"], "--max-model-len is given twice"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import socket
 import ssl
 import threading
@@ -105,7 +106,7 @@ async def refused(url: str, **options: object) -> ServiceError:
 async def test_content_comes_with_its_type_and_name() -> None:
     async with origin(content(b"a,b", "Content-Type: text/csv; charset=utf-8")) as web:
         fetched = await fetch(web.url("/files/a%20b.csv?x=1"))
-    assert fetched == Fetched(b"a,b", "text/csv", "a b.csv")
+    assert fetched == Fetched(b"a,b", "text/csv", "a b.csv", "utf-8")
     head = web.seen[0].lower()
     assert head.startswith("get /files/a%20b.csv?x=1 http/1.1\r\n")
     assert f"\r\nhost: 127.0.0.1:{web.port}\r\n" in head and "accept-encoding: identity" in head
@@ -378,3 +379,64 @@ async def test_abandoned_fetch_closes_its_connection() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.wait_for(closed.wait(), 30)
+
+
+def zipped(body: bytes) -> bytes:
+    return content(gzip.compress(body), "content-encoding: gzip")
+
+
+async def fetch_zipped(answer: bytes, **limits: float) -> tuple[Fetched, str]:
+    bounds = FetchLimits(**limits)  # type: ignore[arg-type]
+    fetcher = Fetcher(AllowList(LOOPBACK), bounds, encodings=("gzip",))
+    async with origin(answer) as web:
+        fetched = await fetcher.fetch(web.url(), field="url")
+    assert fetcher._buffered_bytes == 0
+    return fetched, web.seen[0].lower()
+
+
+async def test_accepted_gzip_is_decompressed() -> None:
+    body = b"text " * 100_000
+    fetched, head = await fetch_zipped(zipped(body))
+    assert fetched.data == body and "accept-encoding: gzip\r\n" in head
+
+
+async def test_plain_content_is_read_although_gzip_is_accepted() -> None:
+    assert (await fetch_zipped(content(b"plain")))[0].data == b"plain"
+
+
+async def test_gzip_bomb_is_cut_off_at_the_limit() -> None:
+    with pytest.raises(ServiceError) as caught:
+        await fetch_zipped(zipped(bytes(50_000_000)), max_bytes=1_000_000)
+    assert caught.value.code == "url_too_large"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        content(gzip.compress(b"text" * 1000)[:-12], "content-encoding: gzip"),
+        content(b"no gzip", "content-encoding: gzip"),
+        content(b"\x1b\x00", "content-encoding: br"),
+        content(gzip.compress(b"x"), "content-encoding: gzip, gzip"),
+    ],
+)
+async def test_content_that_cannot_be_decompressed_is_unreachable(answer: bytes) -> None:
+    with pytest.raises(ServiceError) as caught:
+        await fetch_zipped(answer)
+    assert caught.value.code == "url_unreachable"
+
+
+async def test_hosts_of_url_and_redirects_are_checked() -> None:
+    names = Names(outside=[["127.0.0.1"]], inside=[["127.0.0.1"]])
+    fetcher = Fetcher(AllowList(LOOPBACK), FetchLimits(), names)
+    asked: list[str] = []
+
+    def allows_host(host: str) -> bool:
+        asked.append(host)
+        return host.startswith("outside.")
+
+    async with origin(moved("http://INSIDE.example./")) as web:
+        with pytest.raises(ServiceError) as caught:
+            url = web.url(host="outside.example")
+            await fetcher.fetch(url, field="url", allows_host=allows_host)
+    assert caught.value.code == "url_not_allowed"
+    assert asked == ["outside.example", "inside.example."] and names.asked == ["outside.example"]

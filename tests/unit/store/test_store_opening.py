@@ -37,8 +37,15 @@ def add_column(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE files ADD COLUMN extra TEXT"))
 
 
+def forget_containers(connection: Connection) -> None:
+    """Downgrade to the tables of version 4."""
+    for column in ("container", "turn_length"):
+        connection.execute(text(f"ALTER TABLE responses DROP COLUMN {column}"))
+
+
 def forget_bodies(connection: Connection) -> None:
     """Downgrade to the tables of version 3."""
+    forget_containers(connection)
     connection.execute(text("ALTER TABLE files DROP COLUMN body"))
 
 
@@ -123,6 +130,26 @@ async def test_files_of_an_older_database_keep_their_bodies(
     async with opened(settings, clock) as store:
         await store.sweep.run()
         assert await store.files.read(kept.id) == new.data
+
+
+async def test_responses_of_an_older_database_have_no_container(
+    settings: StoreSettings, database: Database, clock: MovableClock
+) -> None:
+    made = StoredResponse(
+        id="a", created_at=clock.now, status="completed", owner="me", body=b"{}",
+        container="cntr_a", turn_length=1,
+    )  # fmt: skip
+    async with opened(settings, clock) as store:
+        await store.responses.create(made)
+    with database.engine.begin() as connection:
+        forget_containers(connection)
+        connection.execute(text("UPDATE penstock_store SET version = 4"))
+    async with opened(settings, clock) as store:
+        kept = await store.responses.get("a")
+        await store.responses.create(msgspec.structs.replace(made, id="b"))
+        new = await store.responses.get("b")
+    assert kept is not None and (kept.container, kept.turn_length) == ("", None)
+    assert new is not None and (new.container, new.turn_length) == ("cntr_a", 1)
 
 
 def test_step_that_fails_changes_nothing(database: Database) -> None:

@@ -32,7 +32,7 @@ class CallContext:
     - `container`: id of the container in which Python and the shell keep their state.
     - `round`: number of the round, from 0.
     - `call`: the call, as the model wrote it.
-    - `request`: the client's request.
+    - `request`: the client's request, with the whole conversation before this run.
     """
 
     session: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -11,6 +12,7 @@ from penstock.api.codecs.openai_envelope import DONE, usage_object
 from penstock.dialog import RunEnded, RunStarted
 from penstock.dialog.fold import Answer
 
+NO_EXTENSIONS: Final[Mapping[str, Any]] = {}
 PLAIN_TAIL: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 
@@ -82,7 +84,7 @@ class ChunkWriter:
 
 
 def session_field(session: str | None) -> dict[str, str]:
-    """Return the field `session_id`, or {} if the request has no session."""
+    """Return the field `session_id`, or {} if there is no session."""
     return {} if session is None else {"session_id": session}
 
 
@@ -96,9 +98,10 @@ def answer_json(
     kind: str,
     answer: Answer,
     choices: list[dict[str, Any]],
-    session: str | None = None,
+    extensions: Mapping[str, Any] = NO_EXTENSIONS,
 ) -> bytes:
-    """Return the JSON of a complete answer. `kind`: the value of `object`."""
+    """Return the JSON of a complete answer. `kind`: the value of `object`; `extensions`: further
+    fields."""
     return orjson.dumps(
         {
             "id": identity.id,
@@ -109,6 +112,6 @@ def answer_json(
             "choices": choices,
             "usage": usage_object(answer.usage),
             **generation_field(answer.adapter_revision),
-            **session_field(session),
+            **extensions,
         }
     )

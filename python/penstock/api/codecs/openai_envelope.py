@@ -9,6 +9,7 @@ import orjson
 
 from penstock.base.errors import ServiceError
 from penstock.dialog import TokenLogprob, Usage
+from penstock.dialog.events import Finish
 
 DONE: Final = b"data: [DONE]\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -31,6 +32,12 @@ def error_body(error: ServiceError) -> bytes:
 def error_frames(error: ServiceError) -> bytes:
     """Return the frames that end an open stream with an error."""
     return b"data: " + error_body(error) + b"\n\n" + DONE
+
+
+def openai_finish(finish: Finish) -> str:
+    """Return the `finish_reason` for `finish`. The limit of tool rounds counts as a length limit,
+    because clients accept no other value."""
+    return "length" if finish == "rounds" else finish
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:

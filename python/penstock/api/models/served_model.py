@@ -136,6 +136,12 @@ class ServedModel:
         loaded = self._opened.loaded if self._opened else None
         return loaded.runners.sampling_defaults if loaded else None
 
+    @property
+    def embeds(self) -> bool:
+        """Whether the model is connected and computes embeddings."""
+        loaded = self._opened.loaded if self._opened else None
+        return loaded is not None and loaded.runners.embedder is not None
+
     def apply(self, state: ModelState) -> None:
         """Store the new state of the engine, and open or retire the connection to it."""
         self._state = state

@@ -1,5 +1,5 @@
-"""The access log: one line when a request's route and model are known, and one line when the
-request ends."""
+"""The access log: one line when a request's route and model are known, one line per call of a
+server tool, and one line when the request ends."""
 
 from __future__ import annotations
 
@@ -62,6 +62,20 @@ class AccessLog:
                 "completion_tokens": record.completion_tokens or None,
                 "first_token_ms": record.first_token_ms,
                 "tokens_per_second": record.tokens_per_second,
+            },
+        )
+
+    def tool_called(
+        self, request_id: str | None, tool: str, status: str, duration_s: float
+    ) -> None:
+        """Log the end of a call of a server tool."""
+        self._write(
+            "tool called",
+            {
+                "request_id": request_id,
+                "tool": tool,
+                "status": status,
+                "duration_ms": round(duration_s * 1000, 3),
             },
         )
 

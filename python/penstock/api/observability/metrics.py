@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from penstock.api.observability.agent_observer import AgentMetrics
 from penstock.api.observability.request_record import RequestRecord
 from penstock.engine.types import EngineGauges
 
@@ -142,6 +143,7 @@ class Metrics:
         self._requests = cache(self.requests.labels)
         self._duration = cache(self.duration.labels)
         self._body_bytes = cache(self.body_bytes.labels)
+        self.agent = AgentMetrics(registry)
         self.rejected = Counter(
             "service_sequences_rejected_total",
             "Sequences not admitted because the queue was full.",

@@ -59,6 +59,8 @@ class ResponseRow:
                 background=resource.identity.background,
                 conversation=self._conversation(),
                 previous_id=self._previous_id,
+                container=resource.identity.container,
+                turn_length=len(self._turn),
             )
         )
 
@@ -76,9 +78,7 @@ class ResponseRow:
         self.is_open = not resource.ended
 
     def _conversation(self) -> bytes:
-        parts = self.resource.parts()
-        answer = (Message("assistant", parts),) if parts else ()
-        return msgspec.msgpack.encode((*self._turn, *answer))
+        return msgspec.msgpack.encode((*self._turn, *self.resource.messages()))
 
 
 def conversation_of(stored: StoredResponse) -> tuple[Message, ...]:
@@ -89,6 +89,8 @@ def conversation_of(stored: StoredResponse) -> tuple[Message, ...]:
 def input_of(stored: StoredResponse) -> tuple[Message, ...]:
     """Return the messages that the response answered, without the response itself."""
     messages = conversation_of(stored)
+    if stored.turn_length is not None:
+        return messages[: stored.turn_length]
     output = orjson.loads(stored.body)["output"]
     # An incomplete tool call is not part of the conversation (see `Output.parts`).
     answered = any(i["type"] != "function_call" or i["status"] == "completed" for i in output)

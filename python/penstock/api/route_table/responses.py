@@ -21,7 +21,6 @@ from penstock.api.routes.responses import (
     GetResponse,
     ListInputItems,
 )
-from penstock.api.schema.agent import FileObject
 from penstock.api.schema.responses.request_and_resource import (
     InputTokens,
     ItemList,
@@ -32,7 +31,7 @@ from penstock.api.schema.responses.request_and_resource import (
 from penstock.api.schema.responses.stream_events import ResponseStreamEvent
 
 TAG: Final = "Responses"
-EVENTS: Final = (("ResponseStreamEvent", ResponseStreamEvent), ("FileObject", FileObject))
+EVENTS: Final = (("ResponseStreamEvent", ResponseStreamEvent),)
 EXAMPLE: Final = {"model": "default", "input": "Name three rivers of Europe."}
 REPLAY: Final = (
     Query(

@@ -38,7 +38,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *models.OPERATIONS,
     Operation(
         "POST /v1/system/doctor",
-        lambda services: Diagnose(),
+        Diagnose,
         id="diagnose",
         tag=TAG,
         summary="Check the machine; 200 even if a check fails, see its `status`",
@@ -46,7 +46,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "GET /v1/system/info",
-        lambda services: GetSystemInfo(),
+        GetSystemInfo,
         id="systemInfo",
         tag=TAG,
         summary="Describe the machine and the build",

@@ -161,13 +161,24 @@ def _card(name: str, services: Services) -> dict[str, Any]:
         "owned_by": "local",
         "root": name if name == DEFAULT_MODEL else resolved,
         "status": model.status,
-        "tools_available": None,
-        "mcp_tools_count": None,
-        "mcp_servers_connected": None,
+        **_external_tools(services),
         "parent": None,
         "adapter_generation": None,
         "max_model_len": None if engine is None else engine.info.max_model_len,
         "sampling_defaults": None if sampling is None else _sampling(sampling),
+    }
+
+
+def _external_tools(services: Services) -> dict[str, Any]:
+    """Return the fields about MCP servers, null without a configuration of MCP servers."""
+    servers = () if services.tools is None else services.tools.mcp_status()
+    if not servers:
+        return dict.fromkeys(("tools_available", "mcp_tools_count", "mcp_servers_connected"))
+    num_tools = sum(server.tools for server in servers)
+    return {
+        "tools_available": num_tools > 0,
+        "mcp_tools_count": num_tools,
+        "mcp_servers_connected": sum(server.connected for server in servers),
     }
 
 

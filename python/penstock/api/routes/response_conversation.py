@@ -3,7 +3,7 @@ Also the endpoint of `/v1/responses/input_tokens`, which counts the tokens of th
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 import orjson
@@ -26,6 +26,9 @@ from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest, NotFound
 from penstock.dialog import Message, Text
 
+if TYPE_CHECKING:
+    from penstock.store import StoredResponse
+
 MAX_SHOWN_CHARS: Final = 80
 
 
@@ -42,7 +45,7 @@ class CountInputTokens:
         record.streaming = False  # even if the request has `stream`
         runs = self._services.runs
         asked = await with_referenced_items(asked, runs)
-        before = await previous_messages(asked, runs)
+        before = previous_messages(await previous_response(asked, runs))
         messages = with_instructions(
             asked, continue_conversation(before, asked.request.messages or ())
         )
@@ -70,12 +73,11 @@ async def with_referenced_items(asked: ResponsesRequest, runs: ResponseRuns) -> 
     return resolve_item_references(asked, found)
 
 
-async def previous_messages(asked: ResponsesRequest, runs: ResponseRuns) -> tuple[Message, ...]:
-    """Return the messages of the conversation up to and including the response
-    `previous_response_id`, or () if the request names none. Raises NotFound, and InvalidRequest if
-    that response is unfinished."""
+async def previous_response(asked: ResponsesRequest, runs: ResponseRuns) -> StoredResponse | None:
+    """Return the response `previous_response_id`, or None if the request names none. Raises
+    NotFound, and InvalidRequest if that response is unfinished."""
     if asked.previous_id is None:
-        return ()
+        return None
     stored = await runs.get(asked.previous_id)
     if stored is None:
         raise_response_not_found(asked.previous_id, "previous_response_id")
@@ -84,7 +86,12 @@ async def previous_messages(asked: ResponsesRequest, runs: ResponseRuns) -> tupl
             f"`previous_response_id` names a response that is {stored.status}; wait until it ends",
             field="previous_response_id",
         )
-    return conversation_of(stored)
+    return stored
+
+
+def previous_messages(previous: StoredResponse | None) -> tuple[Message, ...]:
+    """Return the messages of the conversation up to and including the previous response."""
+    return () if previous is None else conversation_of(previous)
 
 
 def with_instructions(asked: ResponsesRequest, turn: tuple[Message, ...]) -> tuple[Message, ...]:

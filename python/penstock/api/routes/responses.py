@@ -23,6 +23,7 @@ from penstock.api.codecs.responses import (
     ResponseIdentity,
     ResponseStream,
     check_include,
+    container_of,
     continue_conversation,
     decode,
     input_items,
@@ -42,6 +43,7 @@ from penstock.api.routes.paging import envelope, in_order, page_of
 from penstock.api.routes.request_reader import RequestReader
 from penstock.api.routes.response_conversation import (
     previous_messages,
+    previous_response,
     raise_response_not_found,
     with_instructions,
     with_referenced_items,
@@ -72,19 +74,26 @@ class CreateResponse:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked, record = await self._reader.read(scope, receive)
         asked = await with_referenced_items(asked, self._runs)
-        before = await previous_messages(asked, self._runs)
-        turn = continue_conversation(before, await self._attached(asked.request, record.model))
-        messages = with_instructions(asked, turn)
-        # A background response reports its status while it runs.
-        streamed = asked.stream or asked.background
-        request = msgspec.structs.replace(asked.request, messages=messages, streamed=streamed)
+        previous = await previous_response(asked, self._runs)
+        attached = await self._attached(asked.request, record.model)
+        turn = continue_conversation(previous_messages(previous), attached)
+        id = new_id(RESPONSE_PREFIX)
+        container = (previous.container if previous is not None else "") or container_of(id)
+        request = msgspec.structs.replace(
+            asked.request,
+            messages=with_instructions(asked, turn),
+            container=container,
+            # A background response reports its status while it runs.
+            streamed=asked.stream or asked.background,
+        )
         identity = ResponseIdentity(
-            id=new_id(RESPONSE_PREFIX),
+            id=id,
             model=asked.request.model or record.model,
             echoed=asked.echoed,
             background=asked.background,
             field_paths=asked.field_paths,
             namespaces=asked.namespaces,
+            container=container,
         )
         record.field_paths = FieldPaths()  # ResponseRuns rewrites the fields of errors
         resource = Resource(identity)

@@ -78,13 +78,16 @@ class ImportSession:
 
 
 class DeleteSession:
-    """DELETE: deletes a session if it exists."""
+    """DELETE: deletes a session if it exists, and ends its container."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._services.store.sessions.delete(scope["path_params"]["session_id"])
+        id: str = scope["path_params"]["session_id"]
+        await self._services.store.sessions.delete(id)
+        if self._services.tools is not None:
+            await self._services.tools.forget_session(id)
         await send_empty(send)
 
 

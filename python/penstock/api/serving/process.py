@@ -6,21 +6,28 @@ import asyncio
 import gc
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from penstock.adapters.view import AdapterView
 from penstock.agent import Runners, SharedState, load_runners
 from penstock.agent.attachments import Attachments
+from penstock.agent.server_tools import ServerTools
 from penstock.api.app import create_app
 from penstock.api.models.model_catalog import ModelCatalog
 from penstock.api.models.served_model import LoadedModel, ModelControl, ServedModel
+from penstock.api.observability.access_log import AccessLog
+from penstock.api.observability.agent_observer import AgentRecorder
 from penstock.api.observability.metrics import Metrics
 from penstock.api.observability.token_latency import RequestObserver
 from penstock.api.services import Services
 from penstock.api.serving.tasks import ApiTask, ModelTask
 from penstock.api.serving.uvicorn_server import HttpServer
+from penstock.base.errors import Unavailable
 from penstock.config import EngineSettings, SettingsError, read_environment
+from penstock.dialog import EmbeddingRequest
 from penstock.engine.ipc.client import EngineClient
 from penstock.engine.protocol import Engine
 from penstock.models.hub.hub_access import hub_access_of
@@ -30,6 +37,7 @@ from penstock.store.lazy_store import LazyStore
 from penstock.store.sql.probe import can_open_immediately
 
 if TYPE_CHECKING:
+    from penstock.api.serving.mcp_listener import McpListener
     from penstock.fetch import Fetched, Fetcher
 
 log = logging.getLogger(__name__)
@@ -65,6 +73,11 @@ class ApiProcess:
         self._store = LazyStore(self._store_settings)
         fetcher = _LazyFetcher(task.server.fetch_allow)
         self._attachments = Attachments(self._store.files, fetcher)
+        self._access_log = None
+        if not task.server.disable_access_log:
+            self._access_log = AccessLog(task.server.access_log_format)
+        self._tools = self._server_tools()
+        self._mcp: McpListener | None = None
 
     async def check_store(self) -> None:
         """Open the store now, unless it is certain that it can be opened later. `start` calls this
@@ -73,11 +86,15 @@ class ApiProcess:
             await self._store.open()
 
     async def start(self) -> None:
-        """Open the store if necessary and wait until all models with a running engine are
-        connected. Raises ModelError and SettingsError."""
+        """Open the store if necessary, start the server tools, and wait until all models with a
+        running engine are connected. Raises ModelError and SettingsError."""
         await asyncio.gather(
-            self.check_store(), *(model.started() for model in self.models.values())
+            self.check_store(),
+            self._tools.start(),
+            *(model.started() for model in self.models.values()),
         )
+        if self._settings.agent.mcp_port is not None:
+            await self._serve_mcp(self._settings.agent.mcp_port)
 
     async def serve(
         self,
@@ -99,6 +116,7 @@ class ApiProcess:
             settings=self._settings,
             metrics=self._metrics,
             adapter_updates=read_environment().lora_updates,
+            tools=self._tools,
         )
         gc.freeze()  # exempts loaded objects from collections during streams
         gc.set_threshold(*GC_THRESHOLDS)
@@ -117,9 +135,45 @@ class ApiProcess:
             await services.close()
 
     async def close(self) -> None:
-        """Close the connections to the engines and the store. Running requests fail."""
+        """Close the connections to the engines, the server tools and the store. Running requests
+        fail."""
+        if self._mcp is not None:
+            await self._mcp.close()
         await self.models.close()
+        await self._tools.close()
         await self._store.close()
+
+    async def _serve_mcp(self, port: int) -> None:
+        """Serve MCP on a port of its own, which all workers share. Raises OSError."""
+        from penstock.api.serving.mcp_listener import McpListener
+        from penstock.api.serving.sockets import bind_socket
+
+        shared = self._settings.workers > 1
+        bound = bind_socket(self._settings.host, port, shared=shared)
+        self._mcp = McpListener(self.models, self._tools, self._settings, bound)
+        await self._mcp.start()
+
+    def _server_tools(self) -> ServerTools:
+        metrics = self._metrics.agent if self._metrics is not None else None
+        return ServerTools(
+            self._settings.agent,
+            self._store.files,
+            self._store.approvals,
+            self._store.skills,
+            fetch_allow=self._settings.fetch_allow,
+            embed=self._embed,
+            observer=AgentRecorder(metrics, self._access_log),
+        )
+
+    async def _embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """Return embeddings of texts by the first loaded embedding model. Raises ServiceError."""
+        request = EmbeddingRequest(tuple(texts), truncate=True)
+        for model in self.models.values():
+            if model.status == "loaded" and model.embeds:
+                found = await model.embed(request)
+                vectors = np.frombuffer(found.vectors, "<f4").reshape(len(texts), found.width)
+                return vectors.tolist()
+        raise Unavailable("no embedding model is loaded")
 
     async def _open_store(self) -> None:
         await asyncio.sleep(STORE_PAUSE_S)
@@ -146,7 +200,7 @@ class ApiProcess:
         """Connect to an engine. Load the model's tokenizer and templates while the engine loads its
         weights. Raises ModelError."""
         client = EngineClient(socket_path, RequestObserver(self._metrics))
-        state = SharedState(self._attachments, self._store.sessions)
+        state = SharedState(self._attachments, self._store.sessions, self._tools.provider)
         try:
             runners = await asyncio.to_thread(_load_runners, settings, client, adapters, state)
             await client.wait_ready()

@@ -49,8 +49,16 @@ def _name_bodies(connection: Connection) -> None:
     connection.execute(text("UPDATE files SET body = 'files/' || id"))
 
 
+def _add_containers(connection: Connection) -> None:
+    """Add columns for what a conversation with server tools needs. They stay empty for existing
+    responses."""
+    added = "container VARCHAR(128) DEFAULT '' NOT NULL", "turn_length INTEGER"
+    for column in added:
+        connection.execute(text(f"ALTER TABLE responses ADD COLUMN {column}"))
+
+
 # STEPS[k] migrates version k + 1 to version k + 2.
-STEPS: Final[tuple[Step, ...]] = (_add_response_events, _add_sizes, _name_bodies)
+STEPS: Final[tuple[Step, ...]] = (_add_response_events, _add_sizes, _name_bodies, _add_containers)
 assert len(STEPS) + 1 == VERSION
 # The key of Penstock's advisory lock in PostgreSQL.
 LOCK_KEY: Final = 0x70656E73746F636B

@@ -64,6 +64,8 @@ responses: Final = Table(
     Column("previous_id", Text(128)),
     Column("expires_at", BigInteger),
     Column("size_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("container", Text(128), nullable=False, server_default=""),
+    Column("turn_length", Integer),
     Index("responses_by_status", "status", "heartbeat_at"),
     Index("responses_by_expiry", "expires_at"),
 )

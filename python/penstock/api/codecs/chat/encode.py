@@ -6,14 +6,18 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.agent_events import agent_frame, agentic_tool_call, file_object
+from penstock.api.codecs.chat.round_text import RoundText, text_of
 from penstock.api.codecs.chat.tool_call_form import CallForm, FunctionCall, ToolCalls
 from penstock.api.codecs.dialect import AnswerIdentity
-from penstock.api.codecs.openai_chunks import ChunkWriter, answer_json
+from penstock.api.codecs.openai_chunks import ChunkWriter, answer_json, session_field
 from penstock.api.codecs.openai_envelope import KEEP_ALIVE, error_frames, token_logprobs
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
+    ApprovalRequired,
     ArgumentsDelta,
     Event,
+    FileProduced,
     GenerateRequest,
     PartEnded,
     PartStarted,
@@ -22,10 +26,11 @@ from penstock.dialog import (
     RunEnded,
     RunFailed,
     RunStarted,
-    Text,
     TextDelta,
     TokenLogprob,
     ToolCall,
+    ToolCalling,
+    ToolCompleted,
     TurnEnded,
 )
 from penstock.dialog.fold import Answer, Choice, FailedRun
@@ -64,25 +69,28 @@ class ChatStream:
         self._form = form
         self._session = request.session
         self._calls: dict[tuple[int, int], int] = {}
+        self._rounds = RoundText()
 
     def encode(self, event: Event) -> bytes:
         match event:
             case TextDelta():
+                text = self._rounds.separated(event) if self._rounds.waiting else event.text
                 if not self._logprobs:
                     before, after = self._around[event.choice]
-                    return before + orjson.dumps(event.text) + after
-                content = TEXT + orjson.dumps(event.text) + b"}"
+                    return before + orjson.dumps(text) + after
+                content = TEXT + orjson.dumps(text) + b"}"
                 logprobs = orjson.dumps(logprobs_object(event.logprobs))
                 return self._writer.chunk(event.choice, content, logprobs)
             case ReasoningDelta():
-                text = orjson.dumps(event.text)
-                content = b'"delta":{"reasoning_content":' + text + b"}"
+                thought = orjson.dumps(event.text)
+                content = b'"delta":{"reasoning_content":' + thought + b"}"
                 return self._writer.chunk(event.choice, content)
             case ArgumentsDelta():
                 index = self._calls[event.choice, event.part]
                 return self._delta(event.choice, self._form.continued(index, event.text))
             case PartStarted():
                 first = FIRST_DELTA if event.kind == "text" else FIRST_DELTA_NO_TEXT
+                self._rounds.part_started(event)
                 return self._begin(event.choice, first) + self._part_started(event)
             case TurnEnded():
                 finish = self._form.finish(event.finish)
@@ -90,13 +98,17 @@ class ChatStream:
                 return self._begin(event.choice, FIRST_DELTA) + end
             case RunStarted():
                 self._writer.start(event)
+                self._session = event.session or self._session
                 return b""
             case RunEnded():
                 return self._writer.end(event, self._session)
             case RunFailed():
                 return self.fail(FailedRun(event))
             case PartEnded():
+                self._rounds.part_ended(event)
                 return b""
+            case ToolCalling() | ToolCompleted() | ApprovalRequired() | FileProduced():
+                return agent_frame(event)
 
     def fail(self, error: ServiceError) -> bytes:
         return error_frames(error)
@@ -140,7 +152,7 @@ def encode(
         }
         for choice in answer.choices
     ]
-    return answer_json(identity, "chat.completion", answer, choices, request.session)
+    return answer_json(identity, "chat.completion", answer, choices, _agent_fields(request, answer))
 
 
 FUNCTION_CALLS: Final = ChatAnswers(FunctionCall())
@@ -153,8 +165,20 @@ def logprobs_object(logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob]) -> 
     return {"content": token_logprobs(logprobs)}
 
 
+def _agent_fields(request: GenerateRequest, answer: Answer) -> dict[str, Any]:
+    """Return the session, the calls of server tools and their files. Empty fields are left out."""
+    runs = [run for choice in answer.choices for run in choice.tool_runs]
+    files = [file for choice in answer.choices for file in choice.files]
+    fields: dict[str, Any] = {**session_field(answer.session or request.session)}
+    if runs:
+        fields["agentic_tool_calls"] = [agentic_tool_call(run) for run in runs]
+    if files:
+        fields["files"] = [file_object(file) for file in files]
+    return fields
+
+
 def _message(choice: Choice, form: CallForm) -> dict[str, Any]:
-    text = "".join(part.text for part in choice.parts if isinstance(part, Text))
+    text = text_of(choice.parts)
     reasoning = "".join(part.text for part in choice.parts if isinstance(part, Reasoning))
     calls = [part for part in choice.parts if isinstance(part, ToolCall)]
     message: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from penstock.api.codecs.openai_envelope import openai_finish
 from penstock.dialog import ToolCall
 from penstock.dialog.events import Finish
 
@@ -53,7 +54,7 @@ class ToolCalls:
         }
 
     def finish(self, finish: Finish) -> str:
-        return finish
+        return openai_finish(finish)
 
 
 class FunctionCall:
@@ -70,4 +71,4 @@ class FunctionCall:
         return {"function_call": {"name": calls[0].name, "arguments": calls[0].arguments}}
 
     def finish(self, finish: Finish) -> str:
-        return "function_call" if finish == "tool_calls" else finish
+        return "function_call" if finish == "tool_calls" else openai_finish(finish)

@@ -8,11 +8,13 @@ import orjson
 
 from penstock.api.codecs.dialect import AnswerIdentity
 from penstock.api.codecs.openai_chunks import ChunkWriter, answer_json
-from penstock.api.codecs.openai_envelope import KEEP_ALIVE, error_frames, token_text
+from penstock.api.codecs.openai_envelope import KEEP_ALIVE, error_frames, openai_finish, token_text
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
+    ApprovalRequired,
     ArgumentsDelta,
     Event,
+    FileProduced,
     GenerateRequest,
     PartEnded,
     PartStarted,
@@ -24,6 +26,8 @@ from penstock.dialog import (
     Text,
     TextDelta,
     TokenLogprob,
+    ToolCalling,
+    ToolCompleted,
     TurnEnded,
 )
 from penstock.dialog.fold import Answer, Choice, FailedRun
@@ -50,7 +54,7 @@ class CompletionStream:
             case ReasoningDelta():
                 return self._writer.chunk(event.choice, b'"text":' + orjson.dumps(event.text))
             case TurnEnded():
-                return self._writer.end_choice(event.choice, LAST_TEXT, event.finish)
+                return self._writer.end_choice(event.choice, LAST_TEXT, openai_finish(event.finish))
             case RunStarted():
                 self._writer.start(event)
                 return b""
@@ -60,6 +64,8 @@ class CompletionStream:
                 return self.fail(FailedRun(event))
             case PartStarted() | ArgumentsDelta() | PartEnded():
                 return b""
+            case ToolCalling() | ToolCompleted() | ApprovalRequired() | FileProduced():
+                return b""  # completions run no tools
 
     def fail(self, error: ServiceError) -> bytes:
         return error_frames(error)
@@ -76,7 +82,7 @@ def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -
             "index": choice.index,
             "text": _text(choice),
             "logprobs": logprobs_object(choice.logprobs) if wanted else None,
-            "finish_reason": choice.finish,
+            "finish_reason": openai_finish(choice.finish),
         }
         for choice in answer.choices
     ]

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.messages.server_tool_history import (
+    decode_call,
+    decode_result,
+    paired_ids,
+)
 from penstock.api.codecs.request_fields.json_body import objects_in
 from penstock.api.codecs.request_fields.media import (
     base_name,
@@ -20,11 +26,7 @@ from penstock.api.schema.messages import content_blocks as b
 from penstock.dialog import File, Image, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from penstock.dialog.message import Role
 
-ROLES: Final[dict[type, Role]] = {
-    b.UserTurn: "user",
-    b.AssistantTurn: "assistant",
-    b.SystemTurn: "system",
-}
+ROLES: Final[dict[type, Role]] = {b.UserTurn: "user", b.SystemTurn: "system"}
 MAX_TITLE_CHARS: Final = 255
 RESULT_SUFFIX: Final = "_tool_result"
 # Anthropic's coding agent starts `system` with this header and a value that changes with every
@@ -36,7 +38,7 @@ PDF: Final = "application/pdf"
 
 def prepare_blocks(values: dict[str, Any]) -> None:
     """Give all blocks whose type ends in `_tool_result` the type `web_search_tool_result`, which
-    the schema accepts and decoding ignores. Changes the parsed body in place."""
+    the schema accepts for all of them. Changes the parsed body in place."""
     messages = values.get("messages")
     contents = [entry.get("content") for entry in objects_in(messages)]
     for content in (values.get("system"), *contents):
@@ -59,13 +61,11 @@ def decode_messages(
     blocks = _Blocks(part_paths)
     messages: list[Message] = []
     for index, entry in enumerate(entries):
-        parts = tuple(blocks.parts(entry.content, f"messages[{index}].content"))
-        message = Message(ROLES[type(entry)], parts)
-        if message.role == "assistant" and not message.parts:
-            continue
-        if messages and messages[-1].role == message.role:
-            message = Message(message.role, messages.pop().parts + message.parts)
-        messages.append(message)
+        place = f"messages[{index}].content"
+        for message in blocks.turn(entry, place):
+            if messages and messages[-1].role == message.role:
+                message = Message(message.role, messages.pop().parts + message.parts)
+            messages.append(message)
     if not messages:
         refuse("messages", "must hold at least one message")
     return tuple(messages)
@@ -76,7 +76,20 @@ class _Blocks:
 
     def __init__(self, part_paths: PartPaths) -> None:
         self._functions: dict[str, str] = {}  # id of a call -> name of its function
+        self._paired: set[str] = set()  # ids of server calls of the current answer with a result
         self._part_paths = part_paths
+
+    def turn(self, entry: b.InputMessageParam, path: str) -> Iterator[Message]:
+        """Yield the messages of one turn. An earlier answer has one for each result of a server
+        tool, and one for the parts between results. `path`: the path of its content."""
+        if not isinstance(entry, b.AssistantTurn):
+            yield Message(ROLES[type(entry)], tuple(self.parts(entry.content, path)))
+            return
+        self._paired = paired_ids(entry.content)
+        answer = self.parts(entry.content, path)
+        for is_result, group in groupby(answer, lambda part: isinstance(part, ToolResult)):
+            yield Message("tool" if is_result else "assistant", tuple(group))
+        self._paired = set()
 
     def parts(self, content: str | Sequence[b.Block], path: str) -> Iterator[Part]:
         """Yield the parts of a string or of an array of blocks. `path`: the path of `content` in
@@ -103,6 +116,12 @@ class _Blocks:
                 self._functions[block.id] = block.name
                 arguments = orjson.dumps(block.input or {}).decode()
                 yield ToolCall(block.id, block.name, arguments)
+            case b.ServerToolUseBlock() | b.McpToolUseBlock() if self._is_paired(block.id):
+                call = decode_call(block)
+                self._functions[block.id] = call.name
+                yield call
+            case b.WebSearchToolResultBlock() if self._is_paired(block.tool_use_id):
+                yield decode_result(block, self._functions.get(block.tool_use_id))
             case b.ToolResultBlock():
                 yield from self._tool_result(block, path)
             case b.ImageBlock():
@@ -114,6 +133,9 @@ class _Blocks:
                 yield _titled("Search result", block.title, block.source, _text(parts))
             case b.ContainerUploadBlock():
                 yield File(file_id=block.file_id)
+
+    def _is_paired(self, block_id: object) -> bool:
+        return isinstance(block_id, str) and block_id in self._paired
 
     def _tool_result(self, block: b.ToolResultBlock, path: str) -> Iterator[Part]:
         """Yield the texts of a tool result as one ToolResult, then its media and files."""

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.agent_events import file_object
 from penstock.api.codecs.dialect import AnswerIdentity
-from penstock.api.codecs.openai_chunks import generation_field
+from penstock.api.codecs.messages.server_tool_blocks import ToolUsage, call_block, result_block
+from penstock.api.codecs.openai_chunks import generation_field, session_field
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
     GenerateRequest,
@@ -18,6 +20,7 @@ from penstock.dialog import (
     Reasoning,
     Text,
     ToolCall,
+    ToolRun,
     Usage,
 )
 from penstock.dialog.events import Finish
@@ -37,6 +40,7 @@ STOP_REASONS: Final[dict[Finish, str]] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
+    "rounds": "pause_turn",
     "error": "end_turn",
 }
 
@@ -44,19 +48,23 @@ STOP_REASONS: Final[dict[Finish, str]] = {
 def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
     """Return the JSON of a complete message."""
     choice = answer.choices[0]
+    tool_usage = ToolUsage()
+    for run in choice.tool_runs:
+        tool_usage.add(run)
+    session = answer.session or request.session
     message = {
-        **message_head(identity, answer.model, answer.adapter_revision),
+        **message_head(identity, answer.model, answer.adapter_revision, session),
         "content": [block for part in choice.parts for block in _blocks(part)],
         **stop_fields(choice.finish, choice.stop_sequence),
-        "usage": usage_object(answer.usage),
+        "usage": {**usage_object(answer.usage), **tool_usage.fields()},
     }
-    if request.session is not None:
-        message["session_id"] = request.session
+    if choice.files:
+        message["files"] = [file_object(file) for file in choice.files]
     return orjson.dumps(message)
 
 
 def message_head(
-    identity: AnswerIdentity, model: str, adapter_generation: str | None
+    identity: AnswerIdentity, model: str, adapter_generation: str | None, session: str | None
 ) -> dict[str, Any]:
     """Return the fields of a message that precede its content."""
     return {
@@ -65,6 +73,7 @@ def message_head(
         "role": "assistant",
         "model": model,
         **generation_field(adapter_generation),
+        **session_field(session),
     }
 
 
@@ -100,9 +109,9 @@ def error_body(error: ServiceError, request_id: str) -> bytes:
     return orjson.dumps({"type": "error", "error": inner, "request_id": request_id})
 
 
-def _blocks(part: Part) -> list[dict[str, Any]]:
-    """Return the content block of a part in a list. Return [] for an empty part and for an
-    incomplete tool call: `input` must be a complete object, and clients run every call in a
+def _blocks(part: Part | ToolRun) -> list[dict[str, Any]]:
+    """Return the content blocks of a part. Return [] for an empty part and for an incomplete tool
+    call: `input` must be a complete object, and clients run every call in a
     message."""
     match part:
         case Text(text) if text:
@@ -112,5 +121,7 @@ def _blocks(part: Part) -> list[dict[str, Any]]:
         case ToolCall(whole=True):
             arguments = orjson.Fragment(part.arguments or "{}")
             return [{"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}]
+        case ToolRun():
+            return [call_block(part.call, part.tool), result_block(part)]
         case _:
             return []

@@ -45,7 +45,8 @@ def decode_tools(
             continue
         if kind.startswith(SEARCH_PREFIX):
             location = decode_location(entry.user_location)
-            hosted.append(SearchTool(None, location, *decode_domains(entry)))
+            domains = decode_domains(entry)
+            hosted.append(SearchTool(None, location, *domains, max_uses=entry.max_uses))
             if kind == SEARCH_WITH_PYTHON:
                 hosted.append(PythonTool())
         elif kind.startswith(PYTHON_PREFIX):

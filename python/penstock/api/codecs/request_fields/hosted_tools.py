@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
 from penstock.api.codecs.request_fields.refusals import refuse
 from penstock.api.schema import hosted as h
@@ -49,7 +51,11 @@ def decode_search_options(options: h.WebSearchOptions | None) -> SearchTool | No
     location: h.UserLocation | None = options.user_location
     if isinstance(location, h.NestedUserLocation) and location.approximate is not None:
         location = location.approximate
-    return _search(options, options.filters, location, "web_search_options")
+    return msgspec.structs.replace(
+        _search(options, options.filters, location, "web_search_options"),
+        search_description=options.search_description,
+        extract_description=options.extract_description,
+    )
 
 
 def decode_location(location: h.UserLocation | None) -> dict[str, str] | None:

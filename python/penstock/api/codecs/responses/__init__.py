@@ -7,7 +7,7 @@ from penstock.api.codecs.responses.decode import (
     decode,
     resolve_item_references,
 )
-from penstock.api.codecs.responses.item_ids import RESPONSE_PREFIX, response_of
+from penstock.api.codecs.responses.item_ids import RESPONSE_PREFIX, container_of, response_of
 from penstock.api.codecs.responses.resource import (
     TERMINAL,
     Resource,
@@ -26,6 +26,7 @@ __all__ = [
     "ResponsesRequest",
     "check_include",
     "closing_frame",
+    "container_of",
     "continue_conversation",
     "decode",
     "input_items",

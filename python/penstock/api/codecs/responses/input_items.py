@@ -9,15 +9,15 @@ from penstock.api.codecs.request_fields.decode_body import decode_value
 from penstock.api.codecs.request_fields.namespaces import qualify
 from penstock.api.codecs.request_fields.part_paths import PartPaths
 from penstock.api.codecs.responses.content_parts import decode_content
+from penstock.api.codecs.responses.server_tool_input import decode_server_tool_item
 from penstock.api.schema.responses import input_items as i
 from penstock.dialog import Message, Part, Reasoning, Text, ToolCall, ToolResult
 
 # Types of input items that are ignored, because no model here reads them: calls and results of
-# OpenAI's own tools, and summaries that only OpenAI can read.
+# tools that only OpenAI has, and summaries that only OpenAI can read.
 IGNORED: Final = (
     "apply_patch_call",
     "apply_patch_call_output",
-    "code_interpreter_call",
     "compaction",
     "computer_call",
     "computer_call_output",
@@ -29,13 +29,9 @@ IGNORED: Final = (
     "local_shell_call_output",
     "mcp_approval_request",
     "mcp_approval_response",
-    "mcp_call",
     "mcp_list_tools",
-    "shell_call",
-    "shell_call_output",
     "tool_search_call",
     "tool_search_output",
-    "web_search_call",
 )
 
 Items = Mapping[str, Any]
@@ -105,6 +101,13 @@ def _add(messages: list[Message], item: i.InputItem, path: str, part_paths: Part
                 _add_to_turn(messages, parts)
             else:
                 messages.append(Message(item.role, parts, item.name))
+        case i.ItemReference():
+            raise AssertionError("references are resolved before")
+        case _:
+            call, result = decode_server_tool_item(item, f"call_{len(messages)}")
+            _add_to_turn(messages, (call,) if call is not None else ())
+            if result is not None:
+                messages.append(result)
 
 
 def _add_to_turn(messages: list[Message], parts: tuple[Part, ...]) -> None:

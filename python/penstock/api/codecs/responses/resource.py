@@ -17,7 +17,7 @@ from penstock.base.errors import ServiceError
 from penstock.dialog import (
     ArgumentsDelta,
     Event,
-    Part,
+    Message,
     ReasoningDelta,
     RunEnded,
     RunFailed,
@@ -26,18 +26,22 @@ from penstock.dialog import (
     TurnEnded,
     Usage,
 )
+from penstock.dialog.events import Finish
 from penstock.dialog.fold import FailedRun
+from penstock.dialog.transcript import answer_messages
 
 Status = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
 TERMINAL: Final = ("completed", "failed", "incomplete", "cancelled")
-OUT_OF_TOKENS: Final = "max_output_tokens"
+# The reasons for incomplete responses.
+LIMITS: Final[dict[Finish, str]] = {"length": "max_output_tokens", "rounds": "max_tool_rounds"}
 INTERRUPTED: Final = "interrupted"
 
 
 class ResponseIdentity(msgspec.Struct, frozen=True):
     """The fields of a response that are known before generation starts. `echoed`: the request's
     fields that the resource repeats. `field_paths`: maps field names in errors to paths in the
-    request body. `namespaces`: the namespaces of the functions."""
+    request body. `namespaces`: the namespaces of the functions. `container`: the id of the
+    container of the conversation, in which server tools run."""
 
     id: str
     model: str
@@ -45,6 +49,7 @@ class ResponseIdentity(msgspec.Struct, frozen=True):
     background: bool = False
     field_paths: FieldPaths = msgspec.field(default_factory=FieldPaths)
     namespaces: Namespaces = msgspec.field(default_factory=Namespaces)
+    container: str = ""
 
 
 class Resource:
@@ -53,14 +58,14 @@ class Resource:
 
     def __init__(self, identity: ResponseIdentity) -> None:
         self.identity = identity
-        self.output = Output(identity.id, identity.namespaces)
+        self.output = Output(identity.id, identity.namespaces, identity.container)
         self.status: Status = "queued" if identity.background else "in_progress"
         self.created = int(time.time())
         self.completed: int | None = None
         self.usage: Usage | None = None
         self.error: ServiceError | None = None
         self.adapter_generation: str | None = None
-        self._out_of_tokens = False
+        self._stopped_by: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -76,7 +81,7 @@ class Resource:
                 self.created = event.created
                 self.adapter_generation = event.adapter_revision
             case TurnEnded():
-                self._out_of_tokens |= event.finish == "length"
+                self._stopped_by = self._stopped_by or LIMITS.get(event.finish)
             case RunEnded():
                 self._end(event)
             case RunFailed():
@@ -98,9 +103,10 @@ class Resource:
         self.status = "cancelled"
         self.output.mark_incomplete()
 
-    def parts(self) -> tuple[Part, ...]:
-        """Return the parts of the answer for the next turn of the conversation."""
-        return self.output.parts()
+    def messages(self) -> tuple[Message, ...]:
+        """Return the messages of the answer for the next turn of the conversation, with the calls
+        of server tools and their results."""
+        return answer_messages(self.output.parts())
 
     def shown(self) -> dict[str, Any]:
         """Return the resource's JSON object in its current state, with the output so far."""
@@ -129,7 +135,7 @@ class Resource:
         over = status in TERMINAL
         incomplete = None
         if status == "incomplete":
-            incomplete = {"reason": OUT_OF_TOKENS if self._out_of_tokens else INTERRUPTED}
+            incomplete = {"reason": self._stopped_by or INTERRUPTED}
         return {
             "id": self.identity.id,
             "object": "response",

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.agent_events import AgentEvent, agent_event
 from penstock.api.codecs.openai_envelope import DONE, KEEP_ALIVE, token_logprobs
 from penstock.api.codecs.responses.output_items import (
     Item,
@@ -14,17 +15,28 @@ from penstock.api.codecs.responses.output_items import (
     status_of,
 )
 from penstock.api.codecs.responses.resource import Resource, Status
+from penstock.api.codecs.responses.server_tool_items import (
+    StreamEvents,
+    calling_events,
+    completed_events,
+)
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
+    ApprovalRequired,
     ArgumentsDelta,
     Event,
+    FileProduced,
     PartEnded,
     PartStarted,
     ReasoningDelta,
     RunEnded,
     RunFailed,
     RunStarted,
+    ShellActivity,
     TextDelta,
+    ToolActivity,
+    ToolCalling,
+    ToolCompleted,
     TurnEnded,
 )
 from penstock.dialog.events import Finish
@@ -48,6 +60,7 @@ DONES: Final = {
     "tool_call": "response.function_call_arguments.done",
 }
 
+ANNOTATION: Final = "response.output_text.annotation.added"
 TEXT_DELTA: Final = b',"delta":'
 DELTA_END: Final = b"}\n\n"
 NO_LOGPROBS: Final = b',"logprobs":[]'
@@ -78,13 +91,21 @@ class ResponseStream:
             case ReasoningDelta() | ArgumentsDelta():
                 return self._delta(event, b"")
             case PartStarted():
-                return self._item_done(event.choice, "stop") + self._start(event)
+                item = self._resource.output.item(event.choice, event.part)
+                self._heads[event.choice, event.part] = _delta_head(item)
+                return self._item_done(event.choice, "stop") + self._start(item)
             case PartEnded():
                 item = self._resource.output.item(event.choice, event.part)
                 self._ended[event.choice] = item, status_of(event.value)
                 return self._content_done(item)
+            case ToolCalling():
+                return self._calling(event)
+            case ToolCompleted():
+                return self._completed(event)
+            case ApprovalRequired() | FileProduced():
+                return self._agent_frame(event)
             case TurnEnded():
-                return self._item_done(event.choice, event.finish)
+                return self._item_done(event.choice, event.finish) + self._closing(event.choice)
             case RunStarted():
                 return self._begin()
             case RunEnded():
@@ -120,15 +141,43 @@ class ResponseStream:
         last = TERMINAL_EVENTS[resource.status]
         return self._frame(last, {"response": resource.shown()}) + DONE
 
-    def _start(self, event: PartStarted) -> bytes:
-        item = self._resource.output.item(event.choice, event.part)
-        self._heads[event.choice, event.part] = _delta_head(item)
+    def _start(self, item: Item) -> bytes:
         place = {"output_index": item.index, "item": item.started()}
         frames = self._frame("response.output_item.added", place)
         if item.kind != "tool_call":
             added = {**_place(item), "part": item.empty_content()}
             frames += self._frame("response.content_part.added", added)
         return frames
+
+    def _calling(self, event: ToolCalling) -> bytes:
+        item = self._resource.output.call_item(event.choice, event.part)
+        frames = self._item_done(event.choice, "stop")
+        frames += self._frames(calling_events(item) if item is not None else [])
+        return frames + self._progress(event, event.activity)
+
+    def _completed(self, event: ToolCompleted) -> bytes:
+        item = self._resource.output.result_item(event.choice, event.part)
+        frames = self._frames(completed_events(item, event.run) if item is not None else [])
+        return frames + self._progress(event, event.run.activity)
+
+    def _progress(self, event: ToolCalling | ToolCompleted, activity: ToolActivity) -> bytes:
+        """Return the service's progress event; b"" for the shell, which reports its progress by
+        items alone."""
+        return b"" if isinstance(activity, ShellActivity) else self._agent_frame(event)
+
+    def _agent_frame(self, event: AgentEvent) -> bytes:
+        name, data = agent_event(event)
+        return self._frame(name, data)
+
+    def _closing(self, choice: int) -> bytes:
+        """Return the events of the message that cites the files left at the end of a choice; b"" if
+        there is none."""
+        item = self._resource.output.closing_item(choice)
+        if item is None:
+            return b""
+        done = {"output_index": item.index, "item": item.shown()}
+        frames = self._start(item) + self._content_done(item)
+        return frames + self._frame("response.output_item.done", done)
 
     def _delta(self, event: TextDelta | ReasoningDelta | ArgumentsDelta, tail: bytes) -> bytes:
         number = self._sequence
@@ -141,8 +190,12 @@ class ResponseStream:
             told = {**_call_place(item), "name": item.name, "arguments": item.text}
             return self._frame(DONES[item.kind], told)
         place, content = _place(item), item.content()
+        cited = b"".join(
+            self._frame(ANNOTATION, {**place, "annotation_index": number, "annotation": annotation})
+            for number, annotation in enumerate(item.annotations)
+        )
         told = {key: value for key, value in content.items() if key in ("text", "logprobs")}
-        done = self._frame(DONES[item.kind], {**place, **told})
+        done = cited + self._frame(DONES[item.kind], {**place, **told})
         return done + self._frame("response.content_part.done", {**place, "part": content})
 
     def _item_done(self, choice: int, finish: Finish) -> bytes:
@@ -154,6 +207,9 @@ class ResponseStream:
         item, status = ended
         shown = {**item.shown(), "status": status_at_end(item.kind, status, finish)}
         return self._frame("response.output_item.done", {"output_index": item.index, "item": shown})
+
+    def _frames(self, events: StreamEvents) -> bytes:
+        return b"".join(self._frame(name, payload) for name, payload in events)
 
     def _frame(self, name: str, payload: dict[str, Any]) -> bytes:
         data = orjson.dumps({"type": name, "sequence_number": self._sequence, **payload})

@@ -11,8 +11,9 @@ from penstock.api.schema.agent import (
     AgenticToolCallProgress,
     FileObject,
 )
+from penstock.api.schema.messages import server_tool_blocks as t
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn"]
 ErrorType = Literal[
     "invalid_request_error",
     "authentication_error",
@@ -48,7 +49,25 @@ class AnsweredToolUse(Struct, tag="tool_use", tag_field="type"):
     input: dict[str, Any]
 
 
-AnsweredBlock = AnsweredText | AnsweredThinking | AnsweredToolUse
+AnsweredBlock = (
+    AnsweredText
+    | AnsweredThinking
+    | AnsweredToolUse
+    | t.AnsweredServerToolUse
+    | t.SearchResultAnswer
+    | t.FetchResultAnswer
+    | t.PythonResultAnswer
+    | t.ShellResultAnswer
+    | t.AnsweredMcpToolUse
+    | t.McpResultAnswer
+)
+
+
+class ServerToolUsage(Struct):
+    """The number of searches and of page retrievals."""
+
+    web_search_requests: int
+    web_fetch_requests: int
 
 
 class MessageTokensDetails(Struct):
@@ -66,6 +85,7 @@ class MessageUsage(Struct):
     cache_read_input_tokens: int
     output_tokens: int
     output_tokens_details: MessageTokensDetails
+    server_tool_use: ServerToolUsage | UnsetType = UNSET
 
 
 class MessageResponse(Struct, kw_only=True):

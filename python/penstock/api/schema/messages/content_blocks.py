@@ -12,6 +12,9 @@ from penstock.api.schema import fields as f
 _ONLY_THESE = Meta(extra={"code": f.UNSUPPORTED})
 
 
+Lenient = Annotated[Any, Meta(description="A value of another type is ignored.")]
+
+
 class _Block(Struct, tag_field="type", kw_only=True):
     cache_control: f.Ignored = None
 
@@ -27,25 +30,40 @@ class RedactedThinkingBlock(_Block, tag="redacted_thinking", kw_only=True):
     """Reasoning that only Anthropic can read. Accepted and ignored."""
 
 
-class ServerToolUseBlock(_Block, tag="server_tool_use", kw_only=True):
-    """A call of a tool that Anthropic runs. Accepted and ignored."""
+class _ServerCall(_Block, kw_only=True):
+    id: Lenient = None
+    name: Lenient = None
+    input: Lenient = None
 
 
-class McpToolUseBlock(_Block, tag="mcp_tool_use", kw_only=True):
-    """A call of an MCP tool that Anthropic ran. Accepted and ignored."""
+class ServerToolUseBlock(_ServerCall, tag="server_tool_use", kw_only=True):
+    """A call of a server tool in an earlier answer. Ignored unless a result follows in the same
+    answer."""
 
 
-class McpToolResultBlock(_Block, tag="mcp_tool_result", kw_only=True):
-    """The result of an MCP tool that Anthropic ran. Accepted and ignored."""
+class McpToolUseBlock(_ServerCall, tag="mcp_tool_use", kw_only=True):
+    """A call of an MCP tool, or of a server tool that Anthropic has no type for, in an earlier
+    answer. Ignored unless a result follows in the same answer."""
 
 
-class WebSearchToolResultBlock(_Block, tag="web_search_tool_result", kw_only=True):
-    """The result of a search that Anthropic ran. Accepted and ignored, as are all blocks whose type
-    ends in `_tool_result`."""
+class _ServerResult(_Block, kw_only=True):
+    tool_use_id: Lenient = None
+    content: Lenient = None
+    is_error: Lenient = None
+    result_content: Lenient = None
 
 
-class CodeExecutionToolResultBlock(_Block, tag="code_execution_tool_result", kw_only=True):
-    """The result of code that Anthropic ran. Accepted and ignored."""
+class WebSearchToolResultBlock(_ServerResult, tag="web_search_tool_result", kw_only=True):
+    """The result of a server tool, as are all blocks whose type ends in `_tool_result`. Ignored
+    unless it follows its call. `result_content`: the result as the model saw it."""
+
+
+class McpToolResultBlock(_ServerResult, tag="mcp_tool_result", kw_only=True):
+    """The result of an `mcp_tool_use`. Ignored unless it follows its call."""
+
+
+class CodeExecutionToolResultBlock(_ServerResult, tag="code_execution_tool_result", kw_only=True):
+    """The result of a `code_execution` call. Ignored unless it follows its call."""
 
 
 class CompactionBlock(_Block, tag="compaction", kw_only=True):

@@ -13,10 +13,15 @@ from penstock.api.schema.hosted import Domains, SkillVersion, UserLocation
 from penstock.api.schema.messages.content_blocks import InputMessageParam, SystemBlock
 from penstock.api.schema.tools import FunctionFields
 
+MaxUses = Annotated[
+    int, Meta(ge=1, le=f.MAX_INTEGER, description="The most searches and page retrievals.")
+]
+
 
 class MessagesTool(FunctionFields, kw_only=True):
     """A tool of the client (`name`, `input_schema`), or a tool of the server, selected by its dated
-    `type`. `allowed_domains`, `blocked_domains` and `user_location` apply to web search only."""
+    `type`. `allowed_domains`, `blocked_domains`, `user_location` and `max_uses` apply to web search
+    only."""
 
     type: Annotated[
         str | None,
@@ -29,7 +34,7 @@ class MessagesTool(FunctionFields, kw_only=True):
     allowed_domains: Domains | None = None
     blocked_domains: Domains | None = None
     user_location: UserLocation | None = None
-    max_uses: f.Ignored = None
+    max_uses: MaxUses | None = None
     cache_control: f.Ignored = None
 
 

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from penstock.api.schema import fields as f
 from penstock.api.schema.chat.request import RefusalPart
+from penstock.api.schema.responses.server_tool_items import InputServerToolItem
 
 Detail = Literal["auto", "low", "high", "original"]
 AudioFormat = Annotated[
@@ -188,7 +189,12 @@ class ItemReference(Struct, tag="item_reference", tag_field="type"):
 
 
 InputItem = (
-    InputMessage | InputFunctionCall | InputFunctionCallOutput | InputReasoning | ItemReference
+    InputMessage
+    | InputFunctionCall
+    | InputFunctionCallOutput
+    | InputReasoning
+    | InputServerToolItem
+    | ItemReference
 )
 # Items whose `type` may be omitted.
 UNTAGGED: tuple[Any, ...] = (InputMessage, ItemReference)

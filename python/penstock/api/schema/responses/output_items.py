@@ -9,8 +9,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from penstock.api.schema.chat.answers import TokenLogprobs
 from penstock.api.schema.chat.request import RefusalPart
 from penstock.api.schema.responses.input_items import CitedFile, CitedPage
-
-ItemStatus = Literal["in_progress", "completed", "incomplete"]
+from penstock.api.schema.responses.server_tool_items import (
+    CodeInterpreterCall,
+    ItemStatus,
+    McpCall,
+    ShellCall,
+    ShellCallOutput,
+    WebSearchCall,
+)
 
 
 class FileCitation(Struct, tag="file_citation", tag_field="type"):
@@ -107,51 +113,16 @@ class FunctionCallItem(Struct, tag="function_call", tag_field="type"):
     namespace: str | UnsetType = UNSET
 
 
-class ShellAction(Struct):
-    """The commands of a shell call."""
-
-    commands: list[str]
-
-
-class ShellCall(Struct, tag="shell_call", tag_field="type"):
-    """A call of the shell that the server runs."""
-
-    id: str
-    status: ItemStatus
-    call_id: str
-    action: ShellAction
-
-
-class ShellStdout(Struct, tag="stdout", tag_field="type"):
-    """Standard output of a shell call."""
-
-    text: str
-
-
-class ShellStderr(Struct, tag="stderr", tag_field="type"):
-    """Standard error of a shell call."""
-
-    text: str
-
-
-class ShellOutcome(Struct, tag="outcome", tag_field="type"):
-    """The final status of a shell call."""
-
-    status: str
-    exit_code: int | UnsetType = UNSET
-    timed_out: bool | UnsetType = UNSET
-
-
-class ShellCallOutput(Struct, tag="shell_call_output", tag_field="type"):
-    """The output of a shell call that the server ran."""
-
-    id: str
-    status: ItemStatus
-    call_id: str
-    output: list[ShellStdout | ShellStderr | ShellOutcome]
-
-
-OutputItem = OutputMessage | ReasoningItem | FunctionCallItem | ShellCall | ShellCallOutput
+OutputItem = (
+    OutputMessage
+    | ReasoningItem
+    | FunctionCallItem
+    | CodeInterpreterCall
+    | ShellCall
+    | ShellCallOutput
+    | WebSearchCall
+    | McpCall
+)
 
 
 class StoredOutputText(Struct, tag="output_text", tag_field="type"):

@@ -29,6 +29,9 @@ Include = Literal[
     "computer_call_output.output.image_url",
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
+    "code_interpreter_call.outputs",
+    "web_search_call.action.sources",
+    "web_search_call.results",
 ]
 Tool = Annotated[
     FunctionTool
@@ -157,7 +160,7 @@ class ResponseError(Struct):
 class IncompleteDetails(Struct):
     """The reason why a response is incomplete."""
 
-    reason: Literal["max_output_tokens", "content_filter", "interrupted"]
+    reason: Literal["max_output_tokens", "max_tool_rounds", "content_filter", "interrupted"]
 
 
 class ResponseResource(Struct):

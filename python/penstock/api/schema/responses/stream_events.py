@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
-from penstock.api.schema.agent import AgenticToolCallProgress
 from penstock.api.schema.chat.answers import TokenLogprobs
 from penstock.api.schema.chat.request import RefusalPart
 from penstock.api.schema.responses.output_items import (
@@ -14,15 +11,16 @@ from penstock.api.schema.responses.output_items import (
     ReasoningText,
 )
 from penstock.api.schema.responses.request_and_resource import ResponseResource
+from penstock.api.schema.responses.server_tool_events import (
+    InItem,
+    NumberedEvent,
+    ServerToolEvent,
+)
 
 ContentPart = OutputText | RefusalPart | ReasoningText
 
 
-class _Event(Struct, tag_field="type", kw_only=True):
-    sequence_number: int
-
-
-class _Lifecycle(_Event, kw_only=True):
+class _Lifecycle(NumberedEvent, kw_only=True):
     response: ResponseResource
 
 
@@ -50,7 +48,7 @@ class ResponseFailed(_Lifecycle, tag="response.failed", kw_only=True):
     """The last event of a response that failed; follows the event `error`."""
 
 
-class _ItemEvent(_Event, kw_only=True):
+class _ItemEvent(NumberedEvent, kw_only=True):
     output_index: int
     item: OutputItem
 
@@ -63,12 +61,7 @@ class OutputItemDone(_ItemEvent, tag="response.output_item.done", kw_only=True):
     """Event: an output item has ended. `item` is final."""
 
 
-class _InItem(_Event, kw_only=True):
-    item_id: str
-    output_index: int
-
-
-class _InPart(_InItem, kw_only=True):
+class _InPart(InItem, kw_only=True):
     content_index: int
 
 
@@ -119,7 +112,7 @@ class ReasoningTextDone(_InPart, tag="response.reasoning_text.done", kw_only=Tru
 
 
 class FunctionCallArgumentsDelta(
-    _InItem, tag="response.function_call_arguments.delta", kw_only=True
+    InItem, tag="response.function_call_arguments.delta", kw_only=True
 ):
     """Event: the next piece of a call's arguments, as JSON text."""
 
@@ -127,7 +120,7 @@ class FunctionCallArgumentsDelta(
     delta: str
 
 
-class FunctionCallArgumentsDone(_InItem, tag="response.function_call_arguments.done", kw_only=True):
+class FunctionCallArgumentsDone(InItem, tag="response.function_call_arguments.done", kw_only=True):
     """Event: a call's arguments are complete. `arguments`: the whole JSON text."""
 
     call_id: str
@@ -135,7 +128,7 @@ class FunctionCallArgumentsDone(_InItem, tag="response.function_call_arguments.d
     arguments: str
 
 
-class ResponseErrorEvent(_Event, tag="error", kw_only=True):
+class ResponseErrorEvent(NumberedEvent, tag="error", kw_only=True):
     """Event: the response failed. `param`: the wrong field of the request, if any."""
 
     code: str
@@ -161,6 +154,6 @@ ResponseStreamEvent = (
     | ReasoningTextDone
     | FunctionCallArgumentsDelta
     | FunctionCallArgumentsDone
+    | ServerToolEvent
     | ResponseErrorEvent
-    | AgenticToolCallProgress
 )

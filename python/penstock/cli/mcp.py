@@ -1,0 +1,83 @@
+"""`penstock mcp`: shows the MCP servers that provide tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.config import SettingsError
+
+if TYPE_CHECKING:
+    from penstock.agent.mcp import McpServers
+
+
+def list_servers(
+    mcp_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--mcp-config", envvar="MCP_CONFIG_PATH", help="JSON file with the MCP servers."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Connect to the MCP servers and list their tools. Exits with status 1 if a server fails."""
+    import asyncio
+
+    from penstock.agent.mcp import McpServers, read_mcp_config
+
+    if mcp_config is None:
+        raise SettingsError("--mcp-config: name the JSON file with the MCP servers")
+    config = read_mcp_config(mcp_config)
+    patience_s = max((server.timeout_s for server in config.servers), default=0.0) + 1
+
+    async def connect_and_print() -> bool:
+        servers = McpServers(config)
+        try:
+            await servers.start(patience_s)
+            if as_json:
+                _print_json(servers)
+            else:
+                _print_table(servers)
+            return all(server.connected for server in servers.status())
+        finally:
+            await servers.close()
+
+    if not asyncio.run(connect_and_print()):
+        raise typer.Exit(1)
+
+
+def _print_json(servers: McpServers) -> None:
+    import msgspec
+
+    listed = [
+        {**msgspec.to_builtins(server), "tools": servers.tool_names(server.name)}
+        for server in servers.status()
+    ]
+    typer.echo(msgspec.json.encode({"servers": listed}).decode())
+
+
+def _print_table(servers: McpServers) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("Server", "", "Tools", box=None, pad_edge=False)
+    for server in servers.status():
+        names = ", ".join(servers.tool_names(server.name))
+        if server.connected:
+            table.add_row(escape(server.name), "[green]ok[/green]", escape(names))
+        else:
+            reason = server.last_error or "no answer"
+            table.add_row(escape(server.name), "[red]error[/red]", escape(reason))
+    Console().print(table)
+
+
+app = typer.Typer(help="Show the MCP servers that provide tools.", no_args_is_help=True)
+app.command("list")(list_servers)
+
+
+@app.callback()
+def _group() -> None:
+    """Show the MCP servers that provide tools."""
