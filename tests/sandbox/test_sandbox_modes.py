@@ -186,7 +186,7 @@ async def test_the_probe_agrees_with_a_container(sandbox: Sandbox) -> None:
     settings = SandboxSettings(mode="on")
     assert probe(settings) == sandbox.layers == require_layers(settings)
     assert probe(SandboxSettings(mode="off")) == Layers()
-    printed = subprocess.run([layers.launcher_binary(), "--probe"], capture_output=True, check=True)
+    printed = subprocess.run([layers.BINARY, "--probe"], capture_output=True, check=True)
     assert json.loads(printed.stdout)["namespaces"] is True
 
 

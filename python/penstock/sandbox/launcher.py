@@ -24,8 +24,8 @@ from penstock.sandbox.errors import (
 )
 from penstock.sandbox.files import FileListing, ListedFile, check_path, listed_files
 from penstock.sandbox.layers import (
+    BINARY,
     ReadyContainer,
-    launcher_binary,
     network_of,
     probe,
     require_layers,
@@ -116,13 +116,12 @@ class Sandbox:
         Raises MissingLayer if mode "on" asks for a layer that does not hold, SandboxStartError for
         any other failure.
         """
-        binary = str(launcher_binary())
         outer_id = _take_outer_id()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
                 launcher = subprocess.Popen(
-                    [binary, "--control", str(theirs.fileno())],
+                    [str(BINARY), "--control", str(theirs.fileno())],
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -132,7 +131,7 @@ class Sandbox:
         except OSError as error:
             _outer_ids.discard(outer_id)
             ours.close()
-            raise SandboxStartError(f"cannot start {binary}: {error}") from error
+            raise SandboxStartError(f"cannot start {BINARY}: {error}") from error
         sandbox = cls(launcher, ours, outer_id)
         try:
             await asyncio.wait_for(sandbox._start(spec), START_TIMEOUT_S)
