@@ -28,6 +28,7 @@ from tests.sandbox.confined import (
     ORDINARY_USER,
     PASSED,
     PYTHON,
+    host_processes,
     launched,
     python,
     run_as_ordinary_user,
@@ -63,6 +64,18 @@ def test_an_ordinary_users_container_holds(escape: Callable[[Sandbox], Awaitable
 @needs_root
 def test_an_ordinary_users_fork_bomb_reaches_the_limit() -> None:
     assert run_as_ordinary_user(processes.test_a_fork_bomb_reaches_the_limit_and_ends) == PASSED
+
+
+@needs_root
+async def test_each_container_of_root_has_an_unprivileged_user_of_its_own() -> None:
+    async with launched() as first, launched() as second:
+        users = [
+            process.uids().real
+            for sandbox in (first, second)
+            for process in host_processes(sandbox)[1:]
+        ]
+    assert len(set(users)) == 2
+    assert min(users) >= 0x5000_0000
 
 
 async def check_fallback() -> None:

@@ -111,7 +111,7 @@ class Sandbox:
 
     @classmethod
     async def launch(cls, spec: SandboxSpec) -> Sandbox:
-        """Start a container.
+        """Start a container. It ends when the calling thread ends.
 
         Raises MissingLayer if mode "on" asks for a layer that does not hold, SandboxStartError for
         any other failure.
