@@ -171,4 +171,4 @@ def _report(layers: Layers, settings: AgentSettings) -> None:
                 f"--sandbox on: the layer {layer} is missing: {reason}; `penstock doctor` names"
                 " the cure, and --sandbox auto starts without it"
             )
-        log.warning("the sandbox has no layer %s: %s", layer, reason)
+        log.warning("tools run without the sandbox layer %s: %s (`penstock doctor`)", layer, reason)

@@ -160,10 +160,29 @@ async def test_the_servers_limit_holds_for_requests_without_their_own() -> None:
 
 
 async def test_a_model_that_repeats_itself_must_answer_without_tools() -> None:
-    agent = scripted_agent([call("echo", text="same")] * 3 + ["done"], [TestTool()])
+    agent = scripted_agent([call("echo", text="same")] * 2 + ["done"], [TestTool()])
     answer = fold(await agent.run(ask()))
-    assert answer.choices[0].finish == "stop"
-    assert len(agent.engine.requests) == 4
+    assert answer.choices[0].finish == "stop" and answer.choices[0].parts[-1] == Text("done")
+    assert "A tool of a test." in agent.prompt(1) and "A tool of a test." not in agent.prompt(2)
+    assert agent.prompt(2).count('{"output":"same"}') == 1
+
+
+async def test_a_model_that_says_nothing_after_its_calls_is_asked_without_tools() -> None:
+    agent = scripted_agent([call("echo", text="x"), "", "At last."], [TestTool()])
+    answer = fold(await agent.run(ask()))
+    assert answer.choices[0].parts[-1] == Text("At last.")
+    silent = scripted_agent([call("echo", text="x"), "", "", "never"], [TestTool()])
+    await silent.run(ask())
+    assert len(silent.engine.requests) == 3
+
+
+async def test_equal_calls_with_new_results_may_go_on() -> None:
+    results = iter("123")
+    tool = TestTool(work=lambda *_: next(results))
+    agent = scripted_agent([call("echo", text="poll")] * 3 + ["done"], [tool])
+    answer = fold(await agent.run(ask()))
+    assert len(answer.choices[0].tool_runs) == 3
+    assert "A tool of a test." in agent.prompt(3)
 
 
 async def test_max_tokens_bounds_all_rounds_together() -> None:
