@@ -269,6 +269,15 @@ async def test_output_files_are_stored_and_described_to_the_model() -> None:
     assert fold(events).choices[0].files == [produced]
 
 
+async def test_an_unchanged_output_file_is_announced_once() -> None:
+    tool = TestTool(files=(OutputFile("a.csv", b"1"),))
+    agent = scripted_agent([call("echo", text="1"), call("echo", text="2"), "ok"], [tool])
+    events = await agent.run(ask())
+    assert len(of(FileProduced, events)) == 1
+    first, second = fold(events).choices[0].tool_runs
+    assert first.files == second.files
+
+
 async def test_a_function_with_the_name_of_a_server_tool_is_refused() -> None:
     agent = scripted_agent(["no"], [TestTool()])
     events = await agent.run(ask(tools=(FunctionTool("echo"),)))
