@@ -160,7 +160,7 @@ def _dispatch_tools(settings: AgentSettings) -> DispatchTools | None:
 
 def _report(layers: Layers, settings: AgentSettings) -> None:
     """Log which layers of the sandbox are missing. Raises SettingsError if a required one is."""
-    from penstock.sandbox.launcher import OPTIONAL_LAYERS
+    from penstock.sandbox.layers import OPTIONAL_LAYERS
 
     if settings.sandbox.mode == "off":
         log.warning("the sandbox is off: tools run with the rights of this server's user")
