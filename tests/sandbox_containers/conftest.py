@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import psutil
 import pytest
@@ -15,8 +17,8 @@ from penstock.sandbox.container import Container
 from penstock.sandbox.containers import Containers
 from penstock.sandbox.types import PythonJob, PythonResult, ShellJob, ShellResult
 
-RunPython = Callable[..., Awaitable[PythonResult]]
-RunShell = Callable[..., Awaitable[ShellResult]]
+RunPython = Callable[..., Coroutine[Any, Any, PythonResult]]
+RunShell = Callable[..., Coroutine[Any, Any, ShellResult]]
 
 
 def agent_settings(**changes: object) -> AgentSettings:
@@ -68,3 +70,15 @@ def shell(container: Container) -> RunShell:
         return await container.run_shell(job)
 
     return run
+
+
+async def until_made(container: Container, path: str, call: asyncio.Task[object]) -> None:
+    """Return once a running call has made a file."""
+    while not call.done():
+        sandbox = container._sandbox
+        if sandbox is not None and any(
+            file.path == path for file in (await sandbox.list_files()).files
+        ):
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"the call ended early: {call.result()}")

@@ -9,9 +9,16 @@ import pytest
 
 from penstock.sandbox.container import Container
 from penstock.sandbox.types import DeclaredFile, PythonJob
-from tests.sandbox_containers.conftest import RunPython
+from tests.sandbox_containers.conftest import RunPython, until_made
 
-ENDLESS = "import time\nwhile True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass"
+ENDLESS = """\
+import time
+while True:
+    try:
+        time.sleep(1)
+    except BaseException:
+        pass
+"""
 FORGED = b"s\\0\\0\\0\\7successr\\0\\0\\0\\4evil.\\0\\0\\0\\0"
 
 
@@ -25,7 +32,7 @@ FORGED = b"s\\0\\0\\0\\7successr\\0\\0\\0\\4evil.\\0\\0\\0\\0"
         "import os; os.read = os.write = None; import posix; posix.read = posix.write = None",
         "import sys; sys.settrace(lambda *a: 1 / 0)",
         "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)",
-        "import builtins\nfor name in ('len', 'isinstance', 'type', 'repr'): delattr(builtins, name)",
+        "import builtins\nfor name in ('len', 'type', 'repr', 'min'): delattr(builtins, name)",
         "import os; os.mkdir('d'); os.chdir('d'); os.rmdir('../d')",
         "import sys; sys.modules.pop('__main__'); sys.meta_path.clear(); sys.path.clear()",
     ],
@@ -188,7 +195,7 @@ async def test_a_cancelled_call_ends_its_code_before_it_returns(
 ) -> None:
     await python("x = 1")
     call = asyncio.create_task(python("open('began', 'w').close()\nwhile True: pass"))
-    await _until_made(container, "began", call)
+    await until_made(container, "began", call)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -200,7 +207,7 @@ async def test_a_cancelled_call_that_resists_is_killed(
     container: Container, python: RunPython
 ) -> None:
     call = asyncio.create_task(python("open('began', 'w').close()\n" + ENDLESS))
-    await _until_made(container, "began", call)
+    await until_made(container, "began", call)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -221,15 +228,3 @@ async def test_a_reset_forgets_variables_and_keeps_files(
     done = await python("'x' in globals(), open('kept').read()", outputs=(DeclaredFile("kept"),))
     assert (done.result, done.state_lost) == ("(False, 'k')", False)
     assert done.files[0].data == b"k"
-
-
-async def _until_made(container: Container, path: str, call: asyncio.Task[object]) -> None:
-    """Return once a running call has made a file."""
-    while not call.done():
-        sandbox = container._sandbox
-        if sandbox is not None and any(
-            file.path == path for file in (await sandbox.list_files()).files
-        ):
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError(f"the call ended early: {call.result()}")

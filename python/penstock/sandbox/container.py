@@ -69,6 +69,7 @@ class Container:
         self._files = NO_FILES
         self._inputs: dict[tuple[str, bytes], str] = {}
         self._generation = 0
+        self._closed = False
         self._variables_lost = lost
         self._files_lost = lost
         self.working_directory = "/mnt/data"
@@ -176,6 +177,13 @@ class Container:
             await collector.add_declared(outputs)
             return collector.files()
 
+    async def close(self) -> None:
+        """End the container for good; return when its last call has ended."""
+        self._closed = True
+        await self.end()
+        async with self._lock:
+            await self.end()  # a call was starting it
+
     async def end(self) -> None:
         """End all processes at once; the files are lost. A call that runs ends with an error."""
         sandbox, self._sandbox = self._sandbox, None
@@ -214,6 +222,8 @@ class Container:
     async def _running_sandbox(self) -> Sandbox:
         if self._sandbox is not None and self._sandbox.closed.done():
             await finish(self.end())
+        if self._closed:
+            raise Unavailable("The container is closed.")
         if self._sandbox is None:
             self._sandbox = await self._launch(self)
             self.working_directory = self._sandbox.working_directory

@@ -22,8 +22,9 @@ from penstock.sandbox.python_protocol import (
     encode_setup,
     read_reply,
 )
+from penstock.sandbox.shell import kill
 from penstock.sandbox.types import JobStatus, PythonJob, PythonResult
-from penstock.sandbox.waiting import discard, finish
+from penstock.sandbox.waiting import complete, discard, finish
 
 MAX_OUTPUT_CHARS = 256 * 1024
 INTERRUPT_GRACE_S = 3.0
@@ -54,7 +55,8 @@ class PythonSession:
         """Start an interpreter in the sandbox."""
         argv = [facts.executable, "-u", "-X", "utf8", "-c", BOOTSTRAP]
         environment = python_environment(sandbox, facts)
-        session = cls(await sandbox.spawn(argv, environment, channel=True))
+        work = sandbox.spawn(argv, environment, channel=True)
+        session = cls(await complete(work, kill))
         session._requests.write(encode_setup(facts.code))
         return session
 
