@@ -101,6 +101,7 @@ async def test_a_killed_server_leaves_nothing(mode: str) -> None:
     os.close(report_write)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_hundred_containers_leave_nothing(mode: str) -> None:
     me = psutil.Process()
