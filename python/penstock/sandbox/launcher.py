@@ -151,7 +151,7 @@ def require_layers(settings: SandboxSettings) -> Layers:
     return layers
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _probe(network: str) -> Layers:
     try:
         result = subprocess.run(
@@ -419,6 +419,11 @@ class Sandbox:
     def launcher_pid(self) -> int:
         """The PID of the container's launcher; its child is the container's init."""
         return self._launcher.pid
+
+    @property
+    def control_descriptor(self) -> int:
+        """The descriptor of the socket to the init."""
+        return self._control.fileno()
 
     async def close(self) -> None:
         """End the container with all its processes; return when nothing of it is left."""

@@ -34,7 +34,6 @@ class SandboxProcess:
 
     - `pid`: inside the container.
     - `stdout`, `stderr`: what the program and its children write.
-    - `channel`: the server's end of the socket that the program has as descriptor 3, or None.
     """
 
     def __init__(self, sandbox: Sandbox, handle: int, ends: ServerEnds) -> None:
@@ -44,8 +43,12 @@ class SandboxProcess:
         self.pid = 0
         self.stdout = ends.stdout
         self.stderr = ends.stderr
-        self.channel = ends.channel
         self.exit: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
+
+    @property
+    def channel(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """The server's end of the socket that the program has as descriptor 3, or None."""
+        return self._ends.channel
 
     async def wait(self) -> ExitStatus:
         """Return how the program ended, when it has ended. Its children may still run.

@@ -48,6 +48,7 @@ class PythonResult(msgspec.Struct, frozen=True, kw_only=True):
     - `images`, `video_frames`: PNG files.
     - `interrupted`, `killed`: how a job ended that ran out of time.
     - `state_lost`: the interpreter is a new one: variables of earlier jobs are gone.
+    - `files_lost`: the container is a new one: files of earlier jobs are gone, too.
     """
 
     status: JobStatus
@@ -63,6 +64,7 @@ class PythonResult(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
     killed: bool = False
     state_lost: bool = False
+    files_lost: bool = False
 
 
 class ShellJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,13 +77,18 @@ class ShellJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShellResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a ShellJob. `exit_code`: None if the shell was killed."""
+    """The result of a ShellJob.
+
+    - `exit_code`: None if the shell was killed.
+    - `files_lost`: the container is a new one: files of earlier jobs are gone.
+    """
 
     status: JobStatus
     stdout: str = ""
     stderr: str = ""
     exit_code: int | None = None
     timed_out: bool = False
+    files_lost: bool = False
     files: tuple[CollectedFile, ...] = ()
     execution_time_ms: int = 0
 
