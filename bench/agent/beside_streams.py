@@ -28,7 +28,7 @@ STREAMS, STEP_S, TOKENS = 16, 0.02, 400
 MARKER = "compute without a pause"
 START_TIMEOUT_S = 60.0
 POLL_S = 0.1
-BUSY_SHARE = 0.9  # of the callers, before the streams start
+SETTLE_S = 2.0
 CODE = """
 import time
 end = time.monotonic() + {seconds}
@@ -79,17 +79,18 @@ def measure(model: str, *, sessions: int, repeats: int) -> Section:
 
 
 def _start_callers(server: ApiServer, sessions: int) -> int:
-    """Start the sessions; return the number of interpreters that compute when most of them do.
+    """Start the sessions; return the number of interpreters that compute when all of them do.
 
     Raises RuntimeError if too few start.
     """
     callers = itertools.repeat(_body(MARKER, stream=False, max_tokens=4000), sessions)
     threading.Thread(target=_call, args=(server.address, callers, sessions), daemon=True).start()
     deadline = time.monotonic() + START_TIMEOUT_S
-    while (count := _interpreters(server.pid)) < BUSY_SHARE * sessions:
+    while (count := _interpreters(server.pid)) < sessions:
         if time.monotonic() > deadline:
             raise RuntimeError(f"only {count} of {sessions} sessions run Python")
         time.sleep(POLL_S)
+    time.sleep(SETTLE_S)
     return count
 
 

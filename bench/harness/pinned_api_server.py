@@ -91,10 +91,11 @@ class ApiServer:
         hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
         parts = load_text_parts(resolve_model(model, environment.home, hub))
         tokenizer = load_tokenizer(parts)
+        self._vocab_size = tokenizer.vocab_size
         self.words = _words(tokenizer)
         self._call = ScriptedCall()
         if call is not None:
-            ids = (tuple(tokenizer.encode(text, special=True)) for text in call)
+            ids = (tuple(tokenizer.encode(text)) for text in call)
             self._call = ScriptedCall(*ids)
         self._model_id = parts.model_id
 
@@ -104,7 +105,7 @@ class ApiServer:
         self._stamps = folder / "stamps"
         script = Script(
             self._model_id,
-            49152,
+            self._vocab_size,
             CONTEXT_TOKENS,
             list(self.words.values()),
             FIRST_STEP_S,
