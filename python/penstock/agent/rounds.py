@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Final, cast
@@ -43,6 +44,8 @@ MAX_ROUNDS: Final = 256
 MAX_SAME_ROUNDS: Final = 3
 """If this many consecutive rounds make the same calls and get the same results, the model must
 answer without tools."""
+EXECUTION_TIME: Final = re.compile(r'"execution_time_ms":\d+,?')
+"""Part of a result that differs between equal calls."""
 
 Answer = Callable[[GenerateRequest], AsyncGenerator[Event, None]]
 _Delta = TextDelta | ReasoningDelta | ArgumentsDelta
@@ -134,9 +137,12 @@ class ToolRounds:
 
     def _next(self, first: GenerateRequest) -> GenerateRequest:
         parts = [self._parts[index] for index in sorted(self._parts)]
+        repeats = self._repeats.too_many(parts)
+        if repeats:
+            parts = self._repeats.without_repetitions(parts)
         messages = answer_messages(parts)
         request = self._toolbox.next_round(first, messages, self._left_tokens(first))
-        if self._repeats.too_many(parts):
+        if repeats:
             log.info("the model repeats its calls; it must answer without tools")
             return msgspec.structs.replace(request, tool_policy=ToolPolicy("none"))
         return request
@@ -220,19 +226,32 @@ class _Repeats:
 
     def __init__(self) -> None:
         self._last: tuple[tuple[str, str, str], ...] = ()
+        self._first_round = 0
         self._count = 0
 
     def too_many(self, parts: list[Part | ToolRun]) -> bool:
+        """Return whether the last rounds were the same too often."""
         runs = [part for part in parts if isinstance(part, ToolRun)]
         last_round = runs[-1].round
         latest = tuple(
-            (run.call.name, run.call.arguments, run.result.text)
+            (run.call.name, run.call.arguments, EXECUTION_TIME.sub("", run.result.text))
             for run in runs
             if run.round == last_round
         )
-        self._count = self._count + 1 if latest == self._last else 1
-        self._last = latest
+        if latest != self._last:
+            self._last, self._first_round, self._count = latest, last_round, 0
+        self._count += 1
         return self._count >= MAX_SAME_ROUNDS
+
+    def without_repetitions(self, parts: list[Part | ToolRun]) -> list[Part | ToolRun]:
+        """Return the parts up to the first of the same rounds. Small models that see their own
+        repetitions go on with them, and without tools answer nothing."""
+        own = [
+            index
+            for index, part in enumerate(parts)
+            if isinstance(part, ToolRun) and part.round == self._first_round
+        ]
+        return parts[: own[-1] + 1]
 
 
 def _sum(one: Usage, other: Usage) -> Usage:
