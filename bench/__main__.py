@@ -27,6 +27,7 @@ KINDS: Final = {
 }
 PORT = 18450
 MODULES: Final = {
+    "agent": "server tools: launches, calls, memory, leaks, accuracy with Python",
     "api": "one API process over a scripted engine",
     "bfcl": "accuracy of function calls (BFCL)",
     "campaign": "every row of the results table, beside the peers",

@@ -10,15 +10,16 @@ import select
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
 
-from bench.harness.scripted_engine import Script
+from bench.harness.scripted_engine import Script, ScriptedCall
 from penstock.api.serving.model_control import ModelStates, WorkerFailed, from_worker_decoder
 from penstock.api.serving.sockets import bind_socket
 from penstock.api.serving.tasks import ApiTask, ModelTask, WorkerTask
 from penstock.config import (
+    AgentSettings,
     EngineSettings,
     ModelSettings,
     ServerSettings,
@@ -38,33 +39,81 @@ FIRST_STEP_S = 0.001
 POLL_S = 0.2
 
 
-class ApiServer:
-    """The API process and its scripted engine, as a context manager."""
+class Cores(NamedTuple):
+    """The cores of the API process, and those of the engine and the load client."""
 
-    def __init__(self, model: str, python: str, log: bool = True) -> None:
+    server: frozenset[int]
+    others: frozenset[int]
+
+
+class Call(NamedTuple):
+    """A tool call of the scripted model. `marker`: text in the prompts that it answers with it."""
+
+    marker: str
+    text: str
+
+
+PINNED = Cores(frozenset({SERVER_CORE}), frozenset({OTHER_CORE}))
+
+
+class ApiServer:
+    """The API process and its scripted engine, as a context manager.
+
+    - `agent`: the settings of server tools.
+    - `cores`: of the API process and of the others.
+    - `engine`: the module of the engine process.
+    - `call`: the tool call of the engine `bench.agent.calling_engine`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        python: str,
+        log: bool = True,
+        *,
+        agent: AgentSettings = AgentSettings(),  # noqa: B008
+        cores: Cores = PINNED,
+        engine: str = "bench.harness.scripted_engine",
+        call: Call | None = None,
+    ) -> None:
+        self._cores = cores
+        self._engine_module = engine
         self._settings = EngineSettings(model=model)
         self._python = python
         self._folder = tempfile.TemporaryDirectory(prefix="bench-")
         place = self._folder.name
         store = StoreSettings(f"sqlite:///{place}/store.db", f"{place}/blobs", f"{place}/skills")
-        self._server = ServerSettings("127.0.0.1", disable_access_log=not log, store=store)
+        self._server = ServerSettings(
+            "127.0.0.1", disable_access_log=not log, store=store, agent=agent
+        )
         self._processes: dict[Path, subprocess.Popen[bytes]] = {}
         environment = read_environment()
         hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
         parts = load_text_parts(resolve_model(model, environment.home, hub))
-        self.words = _words(load_tokenizer(parts))
+        tokenizer = load_tokenizer(parts)
+        self._vocab_size = tokenizer.vocab_size
+        self.words = _words(tokenizer)
+        self._call = ScriptedCall()
+        if call is not None:
+            ids = (tuple(tokenizer.encode(text)) for text in call)
+            self._call = ScriptedCall(*ids)
         self._model_id = parts.model_id
 
     def __enter__(self) -> ApiServer:
-        os.sched_setaffinity(0, {OTHER_CORE})
+        os.sched_setaffinity(0, self._cores.others)
         folder = Path(self._folder.name)
         self._stamps = folder / "stamps"
         script = Script(
-            self._model_id, 49152, CONTEXT_TOKENS, list(self.words.values()), FIRST_STEP_S
+            self._model_id,
+            self._vocab_size,
+            CONTEXT_TOKENS,
+            list(self.words.values()),
+            FIRST_STEP_S,
+            self._call,
         )
         path = str(folder / "engine.sock")
         self._engine = self._start(
-            "bench.harness.scripted_engine", path, str(self._stamps), core=OTHER_CORE
+            self._engine_module, path, str(self._stamps), cores=self._cores.others
         )
         self._write_line(self._engine, msgspec.json.encode(script))
         self._bound = bind_socket("127.0.0.1", 0)
@@ -72,7 +121,7 @@ class ApiServer:
         fd = self._bound.fileno()
         model = ModelTask(ModelSettings(self._settings, id=self._model_id), path)
         task = WorkerTask(ApiTask((model,), None, self._server), fd)
-        self._api = self._start("penstock.api.serving.worker", core=SERVER_CORE, pass_fd=fd)
+        self._api = self._start("penstock.api.serving.worker", cores=self._cores.server, pass_fd=fd)
         self._write_line(self._api, msgspec.json.encode(task))
         self._write_line(
             self._api, msgspec.json.encode(ModelStates({self._model_id: ModelState("loaded")}))
@@ -129,7 +178,7 @@ class ApiServer:
         return sum(int((t / "schedstat").read_text().split()[field]) for t in tasks) / 1e9
 
     def _start(
-        self, module: str, *arguments: str, core: int, pass_fd: int | None = None
+        self, module: str, *arguments: str, cores: frozenset[int], pass_fd: int | None = None
     ) -> subprocess.Popen[bytes]:
         path = Path(tempfile.gettempdir()) / f"{module}.log"
         with path.open("wb") as log:
@@ -140,7 +189,7 @@ class ApiServer:
                 stderr=log,
                 pass_fds=() if pass_fd is None else (pass_fd,),
             )
-        os.sched_setaffinity(process.pid, {core})
+        os.sched_setaffinity(process.pid, cores)
         self._processes[path] = process
         return process
 

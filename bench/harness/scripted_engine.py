@@ -34,6 +34,13 @@ from penstock.engine.types import (
 from penstock.grammar.vocabulary import Vocabulary
 
 
+class ScriptedCall(msgspec.Struct, frozen=True):
+    """The tokens `call`, and the tokens in prompts that get them as their answer."""
+
+    marker: tuple[int, ...] = ()
+    call: tuple[int, ...] = ()
+
+
 class Script(msgspec.Struct, frozen=True):
     """One line of JSON on standard input. Step k of the engine gives `token_ids[k % len]`; `step_s`
     is the time between two steps."""
@@ -43,6 +50,7 @@ class Script(msgspec.Struct, frozen=True):
     max_model_len: int
     token_ids: list[int]
     step_s: float
+    call: ScriptedCall = ScriptedCall()
 
 
 class ScriptedCore:
@@ -140,9 +148,11 @@ class _StampedServer(EngineServer):
         self._core.sent_s.append(time.monotonic())
 
 
-def main(socket_path: str, stamps: Path) -> None:
+def main(
+    socket_path: str, stamps: Path, core_type: Callable[[Script], ScriptedCore] = ScriptedCore
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    core = ScriptedCore(msgspec.json.decode(sys.stdin.buffer.readline(), type=Script))
+    core = core_type(msgspec.json.decode(sys.stdin.buffer.readline(), type=Script))
     server = _StampedServer(core, socket_path)
     threading.Thread(target=_read_scripts, args=(core, server), daemon=True).start()
     server.run()

@@ -185,6 +185,24 @@ async def test_equal_calls_with_new_results_may_go_on() -> None:
     assert "A tool of a test." in agent.prompt(3)
 
 
+async def test_a_model_that_repeats_itself_sees_only_its_first_call() -> None:
+    agent = scripted_agent(
+        [call("echo", text="first"), *[call("echo", text="same")] * 3, "done"], [TestTool()]
+    )
+    await agent.run(ask())
+    prompt = bytes(t for t in agent.engine.requests[-1].token_ids if t < 256).decode()
+    assert prompt.count("first") == prompt.count("same") == 2, "each a call and its result"
+
+
+async def test_rounds_that_differ_only_in_their_time_are_the_same() -> None:
+    times = iter(range(9))
+    tool = TestTool(work=lambda *_: {"execution_time_ms": next(times), "stdout": "1"})
+    agent = scripted_agent([call("echo", text="same")] * 3 + ["done"], [tool])
+    answer = fold(await agent.run(ask()))
+    assert answer.choices[0].parts[-1] == Text("done")
+    assert len(agent.engine.requests) == 4
+
+
 async def test_max_tokens_bounds_all_rounds_together() -> None:
     first = call("echo", text="x")
     agent = scripted_agent([first, "0123456789"], [TestTool()])

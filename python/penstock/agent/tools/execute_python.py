@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +28,36 @@ STATE_LOST: Final = (
     " the user are in the working directory, others may be gone."
 )
 CUT: Final = "\n[... cut ...]\n"
+MAX_NAMED_PACKAGES: Final = 32
+COMMON_PACKAGES: Final = frozenset(
+    [
+        "beautifulsoup4",
+        "lxml",
+        "matplotlib",
+        "networkx",
+        "numpy",
+        "openpyxl",
+        "opencv-python",
+        "pandas",
+        "pillow",
+        "plotly",
+        "polars",
+        "pyarrow",
+        "pypdf",
+        "python-docx",
+        "python-pptx",
+        "pyyaml",
+        "reportlab",
+        "requests",
+        "scikit-learn",
+        "scipy",
+        "seaborn",
+        "statsmodels",
+        "sympy",
+        "torch",
+    ]
+)
+"""Packages that models use often."""
 
 
 class PythonArguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -134,14 +165,25 @@ def _unavailable(arguments: PythonArguments, message: str) -> ToolOutcome:
 
 
 def _description(facts: SandboxFacts, timeout_s: int) -> str:
-    packages = ", ".join(facts.packages) or "the standard library only"
     return (
-        f"Run Python {facts.python_version} code in a persistent interpreter: variables, imports"
-        " and files of earlier calls are still there. The value of the last expression, stdout,"
-        " stderr and tracebacks are returned to you; the user does not see them, so repeat what"
-        " matters in your answer. Matplotlib figures that are shown or left open are shown to the"
-        " user. Files that you write to the working directory are given to the user; name those"
-        " that the user asked for in `outputs`."
+        f"Run Python {facts.python_version} code. Use it for every calculation, date, count and"
+        " file: do not guess what code can compute. Print the values that you need. Only you see"
+        " the output, so give the user the value in your next message, in words. Variables,"
+        " imports and files of earlier calls are still there. Attached files are in the working"
+        " directory: open them by their names. Figures of matplotlib that are shown or left open"
+        " are shown to the user. `outputs` names files that the code writes for the user; leave it"
+        " out if the user asked for no file."
         f" Each call may take {timeout_s} seconds. {facts.network_note} {facts.files_note}"
-        f" Packages cannot be installed. Installed: {packages}."
+        f" Packages cannot be installed. Installed: {_named(facts.packages)}."
     )
+
+
+def _named(packages: Sequence[str]) -> str:
+    """Return the names of packages for the model; of many packages only the common ones, because
+    each name costs tokens of every prompt."""
+    if not packages:
+        return "the standard library only"
+    if len(packages) <= MAX_NAMED_PACKAGES:
+        return ", ".join(packages)
+    common = [name for name in packages if name.lower() in COMMON_PACKAGES]
+    return ", ".join([*common, f"and {len(packages) - len(common)} others"])
