@@ -27,5 +27,7 @@ class ExposeMetrics:
         if metrics is None:
             await send_text(b"metrics disabled", send, status=503)
             return
+        if self._services.tools is not None:
+            metrics.agent.show_state(self._services.tools)
         text = metrics.expose(await self._services.models.gauges())
         await send_text(text, send, content_type=CONTENT_TYPE)
