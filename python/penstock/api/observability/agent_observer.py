@@ -51,6 +51,11 @@ class AgentMetrics:
             multiprocess_mode="max",
         )
 
+    def set_state(self, running_containers: int, connected_servers: int) -> None:
+        """Set the gauges of this process."""
+        self.sandboxes.set(running_containers)
+        self.mcp_servers.set(connected_servers)
+
 
 class AgentRecorder:
     """Records rounds, calls and approvals in the metrics and the access log. Implements
