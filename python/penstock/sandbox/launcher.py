@@ -341,5 +341,6 @@ class Sandbox:
         except subprocess.TimeoutExpired:
             self._launcher.kill()
             await asyncio.to_thread(self._launcher.wait)
-        _outer_ids.discard(self._outer_id)
-        self.closed.set_result(None)
+        finally:
+            _outer_ids.discard(self._outer_id)
+            self.closed.set_result(None)
