@@ -16,7 +16,7 @@ import msgspec
 
 from bench.harness.scripted_engine import Script, ScriptedCall
 from penstock.api.serving.model_control import ModelStates, WorkerFailed, from_worker_decoder
-from penstock.api.serving.server import bind_socket
+from penstock.api.serving.sockets import bind_socket
 from penstock.api.serving.tasks import ApiTask, ModelTask, WorkerTask
 from penstock.config import (
     AgentSettings,

@@ -1,6 +1,7 @@
 #include "sandbox/cgroup.h"
 
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 #include "sandbox/text_file.h"
 
@@ -35,6 +36,14 @@ std::string own_path() {
     return path == "/" ? "" : path;
 }
 
+// True if the service manager leaves the cgroups below this one to the server.
+bool is_delegated(const std::string& path) {
+    char value = 0;
+    return (getxattr(path.c_str(), "user.delegate", &value, 1) == 1 ||
+            getxattr(path.c_str(), "trusted.delegate", &value, 1) == 1) &&
+           value == '1';
+}
+
 bool make_below(const std::string& parent, const Spec& spec, std::string& path) {
     path = parent + "/" + spec.cgroup;
     if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST)
@@ -61,7 +70,8 @@ Failure make_cgroup(const Spec& spec, std::string& path) {
     // A service manager that delegates puts the server into a leaf below the delegated cgroup.
     if (make_below(root + own, spec, path))
         return {};
-    if (!own.empty() && make_below(root + own.substr(0, own.rfind('/')), spec, path))
+    const std::string parent = root + own.substr(0, own.rfind('/'));
+    if (!own.empty() && is_delegated(parent) && make_below(parent, spec, path))
         return {};
     path.clear();
     return {"cgroup", "no cgroup with the memory and pids controllers is delegated to the server"};

@@ -8,7 +8,7 @@
 
 namespace penstock::sandbox {
 
-// Which of the layers apply to programs.
+// The layers that apply to programs.
 struct Confinement {
     bool limits = false;
     int landlock_abi = 0;

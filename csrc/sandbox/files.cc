@@ -12,6 +12,8 @@ constexpr uint64_t kResolve = sys::kResolveBeneath | sys::kResolveNoSymlinks |
                               sys::kResolveNoMagiclinks | sys::kResolveNoXdev;
 constexpr int kMaxDepth = 32;
 constexpr uint32_t kMaxVisited = 200'000;
+// Keeps the memory of init small, whatever names programs choose.
+constexpr size_t kMaxPathBytes = 4 << 20;
 
 int open_folder(int parent, const char* name) {
     return sys::openat2(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0, kResolve);
@@ -144,7 +146,8 @@ class Walk {
         const char* dot = strrchr(name, '.');
         if (!S_ISREG(status.st_mode) || (dot && contains(spec_.skipped_suffixes, dot + 1)))
             return true;
-        if (++files_ > max_files_)
+        path_bytes_ += prefix.size() + strlen(name);
+        if (++files_ > max_files_ || path_bytes_ > kMaxPathBytes)
             return false;
         found_({prefix + name, static_cast<uint64_t>(status.st_size),
                 static_cast<uint64_t>(status.st_mtim.tv_sec) * 1'000'000'000 +
@@ -162,6 +165,7 @@ class Walk {
     const std::function<void(const Entry&)>& found_;
     uint32_t visited_ = 0;
     uint32_t files_ = 0;
+    size_t path_bytes_ = 0;
 };
 
 } // namespace

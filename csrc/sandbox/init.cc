@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <ctime>
-#include <deque>
 #include <map>
-#include <optional>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -13,8 +11,9 @@
 #include <sys/statfs.h>
 #include <sys/wait.h>
 
-#include "sandbox/files.h"
+#include "sandbox/file_requests.h"
 #include "sandbox/folders.h"
+#include "sandbox/outbox.h"
 #include "sandbox/processes.h"
 #include "sandbox/program.h"
 #include "sandbox/wire.h"
@@ -23,9 +22,7 @@ namespace penstock::sandbox {
 namespace {
 
 constexpr uint32_t kWantsChannel = 1;
-constexpr uint32_t kInSkills = 1;
 constexpr size_t kMaxPrograms = 64;
-constexpr size_t kMaxTransfers = 64;
 constexpr int kMemoryPeriodMs = 250;
 
 int64_t now_ms() {
@@ -36,18 +33,17 @@ int64_t now_ms() {
 
 struct Program {
     Supervisor supervisor;
+    bool has_started = false;
     bool has_exited = false;
-};
-
-struct Transfer {
-    uint32_t request;
-    Descriptor file;
-    uint64_t rest;
+    // A SIGKILL that came before the supervisor had started the program.
+    bool is_unwanted = false;
 };
 
 class Init {
   public:
-    Init(Container container, int socket) : container_(std::move(container)), socket_(socket) {}
+    Init(Container container, int socket)
+        : container_(std::move(container)), socket_(socket), outbox_(socket),
+          files_(container_.spec, container_.places, !container_.layers.namespaces, outbox_) {}
 
     int run();
 
@@ -57,14 +53,10 @@ class Init {
     bool spawn(uint32_t request, Reader payload, std::vector<int>& descriptors);
     bool signal(uint32_t request, Reader payload);
     bool kill_others(uint32_t request, Reader payload);
-    bool write_begin(uint32_t request, Reader payload);
-    bool write_data(uint32_t request, Reader payload);
-    bool write_end(uint32_t request, Reader payload);
-    bool read(uint32_t request, Reader payload);
-    bool list(uint32_t request, Reader payload);
     bool stats(uint32_t request, Reader payload);
 
     bool receive_all();
+    void signal_program(Program& program, int number);
     void read_notices(uint32_t handle, Program& program);
     void end_program(uint32_t handle);
     void reap();
@@ -75,29 +67,16 @@ class Init {
     bool step(int signals);
     void kill_orphans();
     void kill_all();
-    void send(Kind kind, uint32_t request, const Writer& payload);
-    void fail(uint32_t request, const std::string& code, const std::string& message);
-    bool flush();
-    void continue_transfers();
     std::vector<pid_t> supervisors() const;
 
     Container container_;
     const int socket_;
     const pid_t launcher_ = getppid();
     int64_t watched_at_ms_ = 0;
+    Outbox outbox_;
+    FileRequests files_;
     std::map<uint32_t, Program> programs_;
-    std::map<uint32_t, FileWriter> writers_;
-    std::deque<Transfer> transfers_;
-    std::deque<std::string> outgoing_;
 };
-
-void Init::send(Kind kind, uint32_t request, const Writer& payload) {
-    outgoing_.push_back(frame(kind, request, payload.bytes()));
-}
-
-void Init::fail(uint32_t request, const std::string& code, const std::string& message) {
-    send(Kind::file_error, request, Writer().text(code).text(message));
-}
 
 std::vector<pid_t> Init::supervisors() const {
     std::vector<pid_t> pids;
@@ -118,16 +97,20 @@ bool Init::spawn(uint32_t request, Reader payload, std::vector<int>& descriptors
         programs_.contains(request))
         return false;
     if (programs_.size() >= kMaxPrograms) {
-        fail(request, "spawn", "too many programs");
+        outbox_.add_error(request, "spawn", "too many programs");
         return true;
     }
-    const size_t overhead = programs_.size() + 2;
+    // Processes that the limit counts beside those of programs: init and the supervisors, or all of
+    // the user if the container has none of its own.
+    const size_t overhead = container_.shares_user
+                                ? count_own_threads(container_.places.proc_folder) + 1
+                                : programs_.size() + 2;
     const Supervisor supervisor = start_program(program, [this, overhead] {
         return confine_program(container_.confinement, container_.spec, container_.places,
                                overhead);
     });
     if (supervisor.pid < 0)
-        fail(request, "spawn", strerror(errno));
+        outbox_.add_error(request, "spawn", strerror(errno));
     else
         programs_[request] = Program{supervisor};
     return true;
@@ -137,12 +120,16 @@ bool Init::signal(uint32_t request, Reader payload) {
     const uint32_t handle = payload.u32(), number = payload.u32();
     if (!payload.finished() || number == 0 || number >= static_cast<uint32_t>(NSIG))
         return false;
-    const auto program = programs_.find(handle);
-    if (program != programs_.end())
-        signal_descendants(container_.places.proc_folder, program->second.supervisor.pid, {},
-                           static_cast<int>(number));
-    send(Kind::done, request, Writer());
+    if (const auto program = programs_.find(handle); program != programs_.end())
+        signal_program(program->second, static_cast<int>(number));
+    outbox_.add(Kind::done, request, Writer());
     return true;
+}
+
+void Init::signal_program(Program& program, int number) {
+    if (!program.has_started && number == SIGKILL)
+        program.is_unwanted = true;
+    signal_descendants(container_.places.proc_folder, program.supervisor.pid, {}, number);
 }
 
 bool Init::kill_others(uint32_t request, Reader payload) {
@@ -156,85 +143,12 @@ bool Init::kill_others(uint32_t request, Reader payload) {
     if (kept.empty()) {
         kill_all();
     } else {
-        for (const auto& [handle, program] : programs_)
+        for (auto& [handle, program] : programs_)
             if (std::find(kept.begin(), kept.end(), program.supervisor.pid) == kept.end())
-                signal_descendants(container_.places.proc_folder, program.supervisor.pid, {},
-                                   SIGKILL);
+                signal_program(program, SIGKILL);
         kill_orphans();
     }
-    send(Kind::done, request, Writer());
-    return true;
-}
-
-bool Init::write_begin(uint32_t request, Reader payload) {
-    const uint32_t flags = payload.u32(), mode = payload.u32();
-    const std::string path(payload.text());
-    if (!payload.finished() || !is_normal_relative_path(path) || mode > 0777 ||
-        writers_.size() >= kMaxTransfers || writers_.contains(request))
-        return false;
-    const int folder =
-        flags & kInSkills ? container_.places.skills_folder : container_.places.work_folder;
-    writers_.emplace(request, FileWriter(folder, path, mode));
-    return true;
-}
-
-bool Init::write_data(uint32_t request, Reader payload) {
-    const auto writer = writers_.find(request);
-    if (writer == writers_.end())
-        return false;
-    writer->second.write(payload.rest());
-    return true;
-}
-
-bool Init::write_end(uint32_t request, Reader payload) {
-    const auto writer = writers_.find(request);
-    if (writer == writers_.end() || !payload.finished())
-        return false;
-    writer->second.finish();
-    const std::string error = writer->second.error();
-    writers_.erase(writer);
-    if (error.empty())
-        send(Kind::done, request, Writer());
-    else
-        fail(request, "unwritable", error);
-    return true;
-}
-
-bool Init::read(uint32_t request, Reader payload) {
-    const uint64_t max_bytes = payload.u64();
-    const std::string path(payload.text());
-    if (!payload.finished() || transfers_.size() >= kMaxTransfers)
-        return false;
-    if (!is_normal_relative_path(path)) {
-        fail(request, "not_a_regular_file", "The path is not inside the working directory.");
-        return true;
-    }
-    OpenedFile opened = open_for_reading(container_.places.work_folder, path, max_bytes,
-                                         !container_.layers.namespaces);
-    if (!opened.file) {
-        fail(request, opened.code, opened.message);
-        return true;
-    }
-    send(Kind::file_size, request, Writer().u64(opened.size));
-    transfers_.push_back({request, std::move(opened.file), opened.size});
-    return true;
-}
-
-bool Init::list(uint32_t request, Reader payload) {
-    const uint32_t max_files = payload.u32();
-    if (!payload.finished())
-        return false;
-    Writer batch;
-    const bool complete = list_regular_files(
-        container_.places.work_folder, container_.spec, max_files, [&](const Entry& entry) {
-            if (batch.bytes().size() + entry.path.size() + 32 > kMaxPayload) {
-                send(Kind::entries, request, batch);
-                batch = Writer();
-            }
-            batch.text(entry.path).u64(entry.size).u64(entry.mtime_ns).u64(entry.inode);
-        });
-    send(Kind::entries, request, batch);
-    send(Kind::listed, request, Writer().u32(complete ? 0 : 1));
+    outbox_.add(Kind::done, request, Writer());
     return true;
 }
 
@@ -245,7 +159,7 @@ bool Init::stats(uint32_t request, Reader payload) {
     fstatfs(container_.places.work_folder, &status);
     const auto block = static_cast<uint64_t>(status.f_bsize);
     const auto running = descendants(container_.places.proc_folder, getpid(), {});
-    send(
+    outbox_.add(
         Kind::usage, request,
         Writer()
             .u32(static_cast<uint32_t>(running.size() - std::min(running.size(), programs_.size())))
@@ -261,11 +175,12 @@ bool Init::handle(Received& received) {
     case Kind::spawn: return spawn(request, payload, received.descriptors);
     case Kind::signal: return signal(request, payload);
     case Kind::kill_others: return kill_others(request, payload);
-    case Kind::write_begin: return write_begin(request, payload);
-    case Kind::write_data: return write_data(request, payload);
-    case Kind::write_end: return write_end(request, payload);
-    case Kind::read: return read(request, payload);
-    case Kind::list: return list(request, payload);
+    case Kind::write_begin: return files_.write_begin(request, payload);
+    case Kind::write_data: return files_.write_data(request, payload);
+    case Kind::write_end: return files_.write_end(request, payload);
+    case Kind::write_abort: return files_.write_abort(request, payload);
+    case Kind::read: return files_.read(request, payload);
+    case Kind::list: return files_.list(request, payload);
     case Kind::stats: return stats(request, payload);
     default: return false;
     }
@@ -298,15 +213,18 @@ void Init::read_notices(uint32_t handle, Program& program) {
             break;
         switch (notice.what) {
         case Notice::What::started:
-            send(Kind::spawned, handle, Writer().u32(static_cast<uint32_t>(notice.value)));
+            program.has_started = true;
+            outbox_.add(Kind::spawned, handle, Writer().u32(static_cast<uint32_t>(notice.value)));
+            if (program.is_unwanted)
+                signal_program(program, SIGKILL);
             break;
         case Notice::What::failed:
             program.has_exited = true;
-            fail(handle, "spawn", strerror(notice.value));
+            outbox_.add_error(handle, "spawn", strerror(notice.value));
             break;
         case Notice::What::exited:
             program.has_exited = true;
-            send(Kind::exited, handle, Writer().u32(static_cast<uint32_t>(notice.value)));
+            outbox_.add(Kind::exited, handle, Writer().u32(static_cast<uint32_t>(notice.value)));
             break;
         }
     }
@@ -320,7 +238,7 @@ void Init::end_program(uint32_t handle) {
     programs_.erase(handle);
     if (program.has_exited)
         return;
-    send(Kind::exited, handle, Writer().u32(SIGKILL));
+    outbox_.add(Kind::exited, handle, Writer().u32(SIGKILL));
     kill_orphans();
 }
 
@@ -330,45 +248,11 @@ void Init::kill_orphans() {
 }
 
 void Init::kill_all() {
-    if (container_.layers.namespaces)
-        kill(-1, SIGKILL);
-    else
-        signal_descendants(container_.places.proc_folder, getpid(), {}, SIGKILL);
-}
-
-bool Init::flush() {
-    while (!outgoing_.empty()) {
-        const int error = send_frame(socket_, outgoing_.front(), MSG_DONTWAIT);
-        if (error == EAGAIN || error == ENOBUFS)
-            return true;
-        if (error != 0)
-            return false;
-        outgoing_.pop_front();
-    }
-    return true;
-}
-
-// Sends one piece of each file, if all earlier frames are sent.
-void Init::continue_transfers() {
-    for (size_t count = transfers_.size(); count > 0 && outgoing_.empty(); --count) {
-        Transfer transfer = std::move(transfers_.front());
-        transfers_.pop_front();
-        static char buffer[kMaxPayload];
-        const size_t wanted = std::min<uint64_t>(transfer.rest, sizeof buffer);
-        ssize_t size = wanted ? ::read(transfer.file.get(), buffer, wanted) : 0;
-        if (size < 0) {
-            fail(transfer.request, "unreadable", strerror(errno));
-        } else if (size > 0) {
-            transfer.rest -= static_cast<uint64_t>(size);
-            outgoing_.push_back(
-                frame(Kind::file_data, transfer.request, {buffer, static_cast<size_t>(size)}));
-            transfers_.push_back(std::move(transfer));
-        } else {
-            send(Kind::done, transfer.request, Writer());
-        }
-        if (!flush())
-            return;
-    }
+    const int proc = container_.places.proc_folder;
+    if (!container_.layers.namespaces)
+        return signal_descendants(proc, getpid(), {}, SIGKILL);
+    kill(-1, SIGKILL);
+    wait_for_end(proc, getpid(), {});
 }
 
 void Init::reap() {
@@ -406,14 +290,13 @@ int Init::open_signals() {
 void Init::announce() {
     fcntl(socket_, F_SETFL, O_NONBLOCK);
     fcntl(socket_, F_SETFD, FD_CLOEXEC);
-    outgoing_.push_back(
-        frame(Kind::ready, 0,
-              to_json(container_.layers, container_.places.work, container_.places.temporary)));
+    outbox_.add(Kind::ready, 0,
+                to_json(container_.layers, container_.places.work, container_.places.temporary));
 }
 
 // Waits for events and handles them. Returns false when the container ends.
 bool Init::step(int signals) {
-    const bool wants_to_send = !outgoing_.empty() || !transfers_.empty();
+    const bool wants_to_send = !outbox_.empty() || files_.has_transfers();
     std::vector<pollfd> polled{
         {socket_, static_cast<short>(POLLIN | (wants_to_send ? POLLOUT : 0)), 0},
         {signals, POLLIN, 0}};
@@ -440,17 +323,17 @@ bool Init::step(int signals) {
         return false;
     if ((polled[0].revents & (POLLIN | POLLHUP)) && !receive_all())
         return false;
-    if (!flush())
+    if (!outbox_.flush())
         return false;
-    if (outgoing_.empty())
-        continue_transfers();
+    if (outbox_.empty())
+        files_.continue_transfers();
     return true;
 }
 
 int Init::run() {
     const int signals = open_signals();
     announce();
-    if (signals >= 0 && (container_.layers.namespaces || getppid() == launcher_) && flush())
+    if (signals >= 0 && (container_.layers.namespaces || getppid() == launcher_) && outbox_.flush())
         while (step(signals)) {
         }
     kill_all();

@@ -13,6 +13,8 @@ struct Container {
     Places places;
     Layers layers;
     Confinement confinement;
+    // The programs have the server's user, on the host.
+    bool shares_user = false;
 };
 
 // Serves until the server closes the socket or sends garbage; ends all processes. Returns the exit

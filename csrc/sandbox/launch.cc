@@ -223,7 +223,7 @@ void end_orphans() {
 int launch(const Spec& spec, int socket) {
     // Signals of the server's terminal are the server's.
     setsid();
-    Container container{spec, {}, {}, {}};
+    Container container{spec, {}, {}, {}, false};
     Layers& layers = container.layers;
     const uint32_t owner = can_change_user(spec) ? spec.outer_id : 0;
     std::string cgroup;
@@ -247,6 +247,7 @@ int launch(const Spec& spec, int socket) {
         if (f)
             layers.missing.push_back(f);
         layers.namespaces = false;
+        container.shares_user = owner == 0;
         prctl(PR_SET_PDEATHSIG, 0);
         prctl(PR_SET_CHILD_SUBREAPER, 1);
         f = make_folders(spec, owner, container.places);

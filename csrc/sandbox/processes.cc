@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <sys/stat.h>
 
 #include "sandbox/directory.h"
 #include "sandbox/system.h"
@@ -12,8 +13,10 @@
 namespace penstock::sandbox {
 namespace {
 
-// Rounds of kill_descendants: each ends all processes that the one before saw.
+// Rounds of signal_descendants: each ends all processes that the one before saw.
 constexpr int kMaxRounds = 100;
+// A killed process ends when it next leaves the kernel, after its memory is freed.
+constexpr int kWaitUs = 500, kMaxWaitUs = 1'000'000;
 
 bool read_process(int proc_folder, const char* name, Process& process) {
     char path[64], text[512];
@@ -27,9 +30,13 @@ bool read_process(int proc_folder, const char* name, Process& process) {
     const char* rest = strrchr(text, ')');
     char state = 0;
     int parent = 0;
-    if (!rest || sscanf(rest + 1, " %c %d", &state, &parent) != 2)
+    long threads = 0;
+    if (!rest || sscanf(rest + 1,
+                        " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
+                        "%*d %ld",
+                        &state, &parent, &threads) != 3)
         return false;
-    process = {atoi(name), parent, state == 'Z' || state == 'X'};
+    process = {atoi(name), parent, state == 'Z' || state == 'X', threads};
     return true;
 }
 
@@ -85,6 +92,17 @@ std::vector<pid_t> descendants(int proc_folder, pid_t ancestor, const std::vecto
     return found;
 }
 
+size_t count_own_threads(int proc_folder) {
+    size_t count = 0;
+    for (const Process& process : list_processes(proc_folder)) {
+        struct stat status;
+        const std::string name = std::to_string(process.pid) + "/task";
+        if (fstatat(proc_folder, name.c_str(), &status, 0) == 0 && status.st_uid == geteuid())
+            count += static_cast<size_t>(process.threads);
+    }
+    return count;
+}
+
 void signal_descendants(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except,
                         int number) {
     if (number != SIGKILL) {
@@ -107,6 +125,15 @@ void signal_descendants(int proc_folder, pid_t ancestor, const std::vector<pid_t
     }
     for (const pid_t pid : stopped)
         kill(pid, SIGKILL);
+    wait_for_end(proc_folder, ancestor, except);
+}
+
+void wait_for_end(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except) {
+    for (int waited_us = 0; waited_us < kMaxWaitUs; waited_us += kWaitUs) {
+        if (descendants(proc_folder, ancestor, except).empty())
+            return;
+        usleep(kWaitUs);
+    }
 }
 
 } // namespace penstock::sandbox

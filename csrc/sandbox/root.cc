@@ -1,46 +1,16 @@
 #include "sandbox/root.h"
 
 #include <algorithm>
-#include <climits>
 #include <grp.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
-#include "sandbox/text_file.h"
+#include "sandbox/host_trees.h"
 
 namespace penstock::sandbox {
 namespace {
 
 constexpr uint64_t kTmpfsInodes = 131072;
-constexpr const char* kSystemFolders[] = {"/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32"};
-constexpr const char* kEtc[] = {
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/ssl",
-    "/etc/pki",
-    "/etc/alternatives",
-    "/etc/fonts",
-    "/etc/localtime",
-    "/etc/timezone",
-    "/etc/mime.types",
-    "/etc/protocols",
-    "/etc/services",
-    "/etc/ca-certificates",
-    "/etc/crypto-policies",
-    "/etc/python3",
-    "/etc/python3.10",
-    "/etc/python3.11",
-    "/etc/python3.12",
-    "/etc/python3.13",
-    "/etc/python3.14",
-    "/etc/os-release",
-    "/etc/debian_version",
-    "/etc/magic",
-    "/etc/papersize",
-};
-constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random",
-                                    "/dev/urandom"};
 constexpr const char* kHiddenProc[] = {
     "proc/acpi",          "proc/asound",      "proc/bus",           "proc/cmdline",
     "proc/config.gz",     "proc/driver",      "proc/dynamic_debug", "proc/fs",
@@ -54,78 +24,6 @@ constexpr const char* kHiddenProc[] = {
 
 Failure failed(const std::string& step) {
     return failure("namespaces", step);
-}
-
-// A part of the host's file system, detached from it.
-struct Bind {
-    std::string target;
-    Descriptor tree;
-    bool folder;
-};
-
-struct Link {
-    std::string path, target;
-};
-
-struct Sources {
-    std::vector<Bind> binds;
-    std::vector<Link> links;
-    std::string resolver;
-};
-
-bool covers(const std::string& path, const std::string& below) {
-    return below == path || (below.size() > path.size() && below.starts_with(path + "/"));
-}
-
-Failure add(Sources& sources, const std::string& path, bool keep_link, uint64_t attributes) {
-    for (const Bind& bind : sources.binds)
-        if (bind.folder && covers(bind.target, path))
-            return {};
-    for (const Link& link : sources.links)
-        if (covers(link.path, path))
-            return {};
-    struct stat status;
-    if (lstat(path.c_str(), &status) != 0)
-        return {};
-    if (S_ISLNK(status.st_mode) && keep_link) {
-        char target[PATH_MAX];
-        const ssize_t size = readlink(path.c_str(), target, sizeof target);
-        if (size > 0)
-            sources.links.push_back({path, std::string(target, static_cast<size_t>(size))});
-        return {};
-    }
-    if (stat(path.c_str(), &status) != 0)
-        return {};
-    Descriptor tree(sys::open_tree(AT_FDCWD, path.c_str(), sys::kOpenTreeClone | sys::kRecursive));
-    if (!tree)
-        return failed("open_tree " + path);
-    if (sys::mount_setattr(tree.get(), sys::kRecursive, attributes) != 0)
-        return failed("mount_setattr " + path);
-    sources.binds.push_back({path, std::move(tree), S_ISDIR(status.st_mode)});
-    return {};
-}
-
-Failure collect(const Spec& spec, Sources& sources) {
-    constexpr uint64_t read_only = sys::kMountReadOnly | sys::kMountNoSuid | sys::kMountNoDev;
-    for (const char* path : kSystemFolders)
-        if (Failure f = add(sources, path, true, read_only))
-            return f;
-    for (const char* path : kEtc)
-        if (Failure f = add(sources, path, true, read_only))
-            return f;
-    for (const char* path : kDevices)
-        if (Failure f = add(sources, path, false,
-                            sys::kMountReadOnly | sys::kMountNoSuid | sys::kMountNoExec))
-            return f;
-    std::vector<std::string> roots = spec.read_only;
-    std::sort(roots.begin(), roots.end(),
-              [](const auto& a, const auto& b) { return a.size() < b.size(); });
-    for (const std::string& path : roots)
-        if (Failure f = add(sources, path, false, read_only))
-            return f;
-    if (spec.network == Network::full)
-        sources.resolver = read_text("/etc/resolv.conf");
-    return {};
 }
 
 Failure become_inner_user(bool has_groups) {
@@ -204,15 +102,15 @@ Failure make_writable_places(const Spec& spec, Descriptor& host_folder) {
     return rebind("dev/shm", "dev/shm", writable | sys::kMountNoExec);
 }
 
-Failure attach_sources(const Sources& sources) {
-    for (const Link& link : sources.links) {
+Failure attach_trees(const HostTrees& trees) {
+    for (const Link& link : trees.links) {
         const std::string path = link.path.substr(1);
         if (const size_t end = path.rfind('/'); end != path.npos)
             make_place(path.substr(0, end), true);
         if (symlink(link.target.c_str(), path.c_str()) != 0)
             return failed("symlink " + path);
     }
-    for (const Bind& bind : sources.binds) {
+    for (const Bind& bind : trees.binds) {
         const std::string path = bind.target.substr(1);
         if (!make_place(path, bind.folder) || !attach(bind.tree.get(), path))
             return failed("bind " + bind.target);
@@ -297,8 +195,8 @@ Failure pivot() {
 Failure enter_private_root(const Spec& spec, bool has_groups, Places& places) {
     if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
         return failed("make mounts private");
-    Sources sources;
-    if (Failure f = collect(spec, sources))
+    HostTrees trees;
+    if (Failure f = collect_host_trees(spec, trees))
         return f;
     Descriptor host_folder;
     if (!spec.host_workdir.empty()) {
@@ -315,9 +213,9 @@ Failure enter_private_root(const Spec& spec, bool has_groups, Places& places) {
     if (!f)
         f = make_writable_places(spec, host_folder);
     if (!f)
-        f = attach_sources(sources);
+        f = attach_trees(trees);
     if (!f)
-        f = write_etc(spec, sources.resolver);
+        f = write_etc(spec, trees.resolver);
     if (!f)
         f = finish_dev();
     if (!f)

@@ -12,7 +12,7 @@ constexpr unsigned kInnerId = 1000;
 struct Places {
     std::string work;
     std::string temporary;
-    // What programs may read (with all below), and what they may also write.
+    // The paths below which programs may read, and those below which they may also write.
     std::vector<std::string> readable;
     std::vector<std::string> writable;
     // The folder to remove at the end, if it is on the host.

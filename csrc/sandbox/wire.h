@@ -21,6 +21,7 @@ enum class Kind : uint16_t {
     list = 8,
     kill_others = 9,
     stats = 10,
+    write_abort = 11,
     // from the init
     ready = 64,
     failed = 65,

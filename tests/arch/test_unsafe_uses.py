@@ -25,6 +25,10 @@ ALLOWED = {
     "penstock.kernels.triton.compile.package": {"multiprocessing.get_context"},
     # A type: what makes one is the sandbox.
     "penstock.text.chat_templates.chat_template": {"jinja2.Template"},
+    # The Python tool: runs the model's code inside the sandbox. `facts` compiles this folder.
+    "penstock.sandbox.runner.interpreter": {"eval"},
+    "penstock.sandbox.runner.pictures": {"exec", "marshal.loads"},
+    "penstock.sandbox.runner.facts": {"marshal", "marshal.dumps", "marshal.dumps(code).hex"},
 }
 
 

@@ -6,7 +6,6 @@ import asyncio
 import ctypes
 import os
 import shutil
-import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -23,11 +22,13 @@ PYTHON = shutil.which("python3", path=SYSTEM_PATH) or "/usr/bin/python3"
 ENVIRONMENT = {"PATH": SYSTEM_PATH, "HOME": "/mnt/data", "LC_ALL": "C.UTF-8"}
 ORDINARY_USER = 54321
 CLONE_NEWUSER = 0x10000000
+# The report of a scenario that ran to its end.
+PASSED = "passed"
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a program wrote, and how it ended."""
+    """The output of a program, and how it ended."""
 
     stdout: str
     stderr: str
@@ -81,7 +82,7 @@ async def all_gone(processes: list[psutil.Process]) -> None:
 
 
 def run_as_ordinary_user(scenario: Callable[[], Awaitable[None]]) -> str:
-    """Run a scenario in a child process without root's rights; return its traceback, if any."""
+    """Run a scenario in a child process without root's rights; return PASSED or its traceback."""
 
     def drop() -> None:
         if os.geteuid() == 0:
@@ -93,7 +94,7 @@ def run_as_ordinary_user(scenario: Callable[[], Awaitable[None]]) -> str:
 
 
 def run_without_namespaces(scenario: Callable[[], Awaitable[None]], user: int) -> str:
-    """Run a scenario where no user namespace can be made; return its traceback, if any.
+    """Run a scenario where no user namespace can be made; return PASSED or its traceback.
 
     Needs root: the scenario runs in a user namespace that maps all users and allows no other one.
     """
@@ -119,7 +120,7 @@ def _in_child(
     mapped_read, mapped_write = os.pipe()
     child = os.fork()
     if child == 0:
-        report = ""
+        report = PASSED
         try:
             if in_user_namespace:
                 assert ctypes.CDLL(None).unshare(CLONE_NEWUSER) == 0
@@ -130,8 +131,9 @@ def _in_child(
             asyncio.run(_awaited(scenario))
         except BaseException:
             report = traceback.format_exc()
-        os.write(write_end, report.encode()[:60000])
-        os._exit(0)
+        finally:
+            os.write(write_end, report.encode()[-60000:])
+            os._exit(0)
     if in_user_namespace:
         os.read(ready_read, 1)
         for name in ("uid_map", "gid_map"):
@@ -147,5 +149,4 @@ def _in_child(
 
 
 async def _awaited(scenario: Callable[[], Awaitable[None]]) -> None:
-    sys.stdin = None  # type: ignore[assignment]
     await scenario()

@@ -186,7 +186,7 @@ async def test_abstract_sockets_of_the_host_are_not_reached_in_any_network() -> 
         listener.bind(name)
         listener.listen()
         for network in ("none", "loopback", "full"):
-            async with launched(SandboxSettings(mode="on", network=network)) as sandbox:  # type: ignore[arg-type]
+            async with launched(SandboxSettings(mode="on", network=network)) as sandbox:
                 result = await python(
                     sandbox, f"import socket; socket.socket(socket.AF_UNIX).connect({name!r})"
                 )

@@ -112,7 +112,9 @@ async def test_a_call_of_the_32_bit_interface_kills_the_program(sandbox: Sandbox
 async def test_a_program_has_no_rights_and_gets_none(sandbox: Sandbox) -> None:
     status = (await shell(sandbox, "cat /proc/self/status")).stdout
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    assert {fields[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert {fields[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {
+        "0" * 16
+    }
     assert fields["NoNewPrivs"] == "1"
     assert fields["Seccomp"] == "2"
     assert fields["Uid"].split() == ["1000"] * 4
@@ -143,7 +145,11 @@ FAMILIES = {
 
 @pytest.mark.parametrize(
     ("network", "opened"),
-    [("none", set()), ("loopback", {"internet", "internet 6"}), ("full", {"internet", "internet 6"})],
+    [
+        ("none", set()),
+        ("loopback", {"internet", "internet 6"}),
+        ("full", {"internet", "internet 6"}),
+    ],
 )
 async def test_only_the_networks_own_sockets_can_be_opened(
     network: Literal["none", "loopback", "full"], opened: set[str]
@@ -161,7 +167,7 @@ async def test_a_service_of_the_host_is_reached_in_the_full_network_only() -> No
         connect = f"import socket; socket.create_connection(('127.0.0.1', {port})); print('open')"
         outputs = {}
         for network in ("none", "loopback", "full"):
-            async with launched(SandboxSettings(mode="on", network=network)) as sandbox:  # type: ignore[arg-type]
+            async with launched(SandboxSettings(mode="on", network=network)) as sandbox:
                 outputs[network] = (await python(sandbox, connect)).stdout
     assert outputs == {"none": "", "loopback": "", "full": "open\n"}
 

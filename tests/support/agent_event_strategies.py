@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from hypothesis import strategies as st
 
 from penstock.dialog import (
@@ -18,6 +20,7 @@ from penstock.dialog import (
     ToolCompleted,
     TurnEnded,
 )
+from penstock.dialog.events import Finish
 from tests.support.event_strategies import USAGE, WORDS, parts
 from tests.support.server_tool_runs import (
     CALLS,
@@ -104,8 +107,10 @@ def agent_event_streams(draw: st.DrawFn) -> list[Event]:
         middle += events
     if draw(st.booleans()):
         middle.append(FileProduced(0, missing("b.csv", "cntr_1")))
-    finish = draw(st.sampled_from(["stop", "length", "tool_calls", "rounds"]))
-    status = draw(st.sampled_from(["completed", "incomplete", "cancelled"]))
+    finishes: list[Finish] = ["stop", "length", "tool_calls", "rounds"]
+    statuses: list[Literal["completed", "incomplete", "cancelled"]]
+    statuses = ["completed", "incomplete", "cancelled"]
+    finish, status = draw(st.sampled_from(finishes)), draw(st.sampled_from(statuses))
     usage = draw(USAGE)
     return [
         RunStarted("m", 7, 3, session="sess_1"),

@@ -71,6 +71,7 @@ class CallRunner:
         self._observer = observer
         self._session = session
         self._container = container
+        self._announced: set[str] = set()
 
     async def run(
         self, request: GenerateRequest, round: int, calls: Sequence[ToolCall], first_part: int
@@ -124,7 +125,9 @@ class CallRunner:
                     run = task.result()
                     yield ToolCompleted(0, tasks[task].part, run)
                     for file in run.files:
-                        yield FileProduced(0, file)
+                        if file.id not in self._announced:
+                            self._announced.add(file.id)
+                            yield FileProduced(0, file)
         finally:
             for task in running:
                 task.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePosixPath
@@ -53,11 +54,13 @@ class OutputFiles:
         self._run = new_id("")[:RUN_ID_CHARS]
         self._num_files: dict[int, int] = {}
         self._names: set[str] = set()
+        self._known: dict[tuple[str, bytes], ProducedFile] = {}
 
     async def store(
         self, files: Iterable[OutputFile], tool: str, round: int
     ) -> tuple[ProducedFile, ...]:
-        """Store the files of one call. A file that cannot be stored becomes a placeholder."""
+        """Store the files of one call. A file that cannot be stored becomes a placeholder. A file
+        with the name and content of an earlier one of the run is that file again."""
         produced = tuple([await self._create(file, tool, round) for file in files])
         self._stored(file.id for file in produced)
         return produced
@@ -78,6 +81,9 @@ class OutputFiles:
         return await self.store(placeholders, "", round)
 
     async def _create(self, file: OutputFile, tool: str, round: int) -> ProducedFile:
+        key = file.name, hashlib.sha256(file.data or b"").digest()
+        if file.data is not None and key in self._known:
+            return self._known[key]
         index = self._num_files.get(round, 0)
         self._num_files[round] = index + 1
         if file.code is None:
@@ -100,7 +106,10 @@ class OutputFiles:
         except ServiceError as error:
             log.warning("an output file could not be stored: %s", error.message)
             return _unstored(new, self._container, error.message)
-        return _produced(stored, file.data, self._container)
+        produced = _produced(stored, file.data, self._container)
+        if file.data is not None:
+            self._known[key] = produced
+        return produced
 
     def _requested_format(self, name: str) -> str | None:
         return next((file.format for file in self._requested if file.name == name), None)

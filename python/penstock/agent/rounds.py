@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Final, cast
@@ -22,11 +21,13 @@ from penstock.dialog import (
     Part,
     PartEnded,
     PartStarted,
+    PythonActivity,
     ReasoningDelta,
     RunEnded,
     RunFailed,
     RunStarted,
     TextDelta,
+    ToolActivity,
     ToolCall,
     ToolCompleted,
     ToolPolicy,
@@ -41,11 +42,6 @@ log = logging.getLogger(__name__)
 
 MAX_ROUNDS: Final = 256
 """Maximum rounds of tool calls if neither the server nor the request sets a limit."""
-MAX_SAME_ROUNDS: Final = 3
-"""If this many consecutive rounds make the same calls and get the same results, the model must
-answer without tools."""
-EXECUTION_TIME: Final = re.compile(r'"execution_time_ms":\d+,?')
-"""Part of a result that differs between equal calls."""
 
 Answer = Callable[[GenerateRequest], AsyncGenerator[Event, None]]
 _Delta = TextDelta | ReasoningDelta | ArgumentsDelta
@@ -80,13 +76,13 @@ class ToolRounds:
         self._parts: dict[int, Part | ToolRun] = {}
         self._num_parts = 0
         self._usage = Usage()
-        self._repeats = _Repeats()
 
     async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
         """Yield the events of the whole run: one RunStarted, the parts and calls of all rounds, one
         TurnEnded, one RunEnded or RunFailed."""
         first = current = self._toolbox.first_round(request)
         number = 0
+        silent = False
         while True:
             model_call = _ModelCall(self._toolbox, self._num_parts)
             async with aclosing(model_call.run(self._answer(current))) as events:
@@ -106,6 +102,11 @@ class ToolRounds:
             ended = model_call.ended
             self._usage = _sum(self._usage, ended.usage)
             finish = self._finish(model_call, number)
+            if self._says_nothing(model_call, finish) and not silent:
+                log.info("the model did not answer after its calls; it is asked without tools")
+                silent = True
+                current = self._without_tools(first, self._all_parts())
+                continue
             if finish is None:
                 calls = self._calls.run(request, number, model_call.calls, self._num_parts)
                 async with aclosing(calls) as events:
@@ -136,16 +137,33 @@ class ToolRounds:
         return "rounds" if number >= self._max_rounds else None
 
     def _next(self, first: GenerateRequest) -> GenerateRequest:
-        parts = [self._parts[index] for index in sorted(self._parts)]
-        repeats = self._repeats.too_many(parts)
-        if repeats:
-            parts = self._repeats.without_repetitions(parts)
-        messages = answer_messages(parts)
-        request = self._toolbox.next_round(first, messages, self._left_tokens(first))
-        if repeats:
-            log.info("the model repeats its calls; it must answer without tools")
-            return msgspec.structs.replace(request, tool_policy=ToolPolicy("none"))
-        return request
+        """Return the request of the next round. If the last round made the same calls as the one
+        before and got the same results, the next request is without tools and without the
+        repetition: small models repeat a call forever, and answer once they have no functions.
+        """
+        parts = self._all_parts()
+        latest = max(part.round for part in parts if isinstance(part, ToolRun))
+        if _calls_of(parts, latest) != _calls_of(parts, latest - 1):
+            return self._toolbox.next_round(first, answer_messages(parts), self._left_tokens(first))
+        log.info("the model repeats its calls; it must answer without tools")
+        new = [p for p in parts if not (isinstance(p, ToolRun) and p.round == latest)]
+        return self._without_tools(first, new)
+
+    def _without_tools(
+        self, first: GenerateRequest, parts: list[Part | ToolRun]
+    ) -> GenerateRequest:
+        """Return a request for the answer after `parts` that offers no functions."""
+        left = self._left_tokens(first)
+        request = self._toolbox.next_round(first, answer_messages(parts), left)
+        return msgspec.structs.replace(request, tool_policy=ToolPolicy("none"))
+
+    def _says_nothing(self, model_call: _ModelCall, finish: Finish | None) -> bool:
+        """Whether the model ended its turn without a text after it has seen results."""
+        ran = any(isinstance(part, ToolRun) for part in self._parts.values())
+        return ran and finish == "stop" and not model_call.has_text
+
+    def _all_parts(self) -> list[Part | ToolRun]:
+        return [self._parts[index] for index in sorted(self._parts)]
 
     def _left_tokens(self, first: GenerateRequest) -> int | None:
         limit = first.limits.max_tokens
@@ -168,6 +186,7 @@ class _ModelCall:
     - `calls`: the finished calls of server tools.
     - `client_calls`: number of calls of the client's functions.
     - `broken`: whether the model left a call of a server tool unfinished.
+    - `has_text`: whether the model wrote text, beside reasoning and calls.
     - `ended`: the end of the model call.
     """
 
@@ -179,6 +198,7 @@ class _ModelCall:
         self.calls: list[ToolCall] = []
         self.client_calls = 0
         self.broken = False
+        self.has_text = False
         self.ended = TurnEnded(0, "stop", Usage())
 
     async def run(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
@@ -187,6 +207,7 @@ class _ModelCall:
                 match event:
                     case TextDelta() | ReasoningDelta() | ArgumentsDelta():
                         if event.part not in self._hidden:
+                            self.has_text |= isinstance(event, TextDelta) and event.text != ""
                             yield self._renumbered(event)
                     case PartStarted():
                         if event.kind == "tool_call" and event.name in self._toolbox.tools:
@@ -221,37 +242,16 @@ class _ModelCall:
         return event if number == event.part else msgspec.structs.replace(event, part=number)
 
 
-class _Repeats:
-    """Counts consecutive rounds with the same calls and results."""
+def _calls_of(parts: list[Part | ToolRun], round: int) -> list[tuple[str, ToolActivity]]:
+    """Return the calls of a round with their results, without times and declared outputs."""
+    runs = [part for part in parts if isinstance(part, ToolRun) and part.round == round]
+    return [(run.call.name, _timeless(run.activity)) for run in runs]
 
-    def __init__(self) -> None:
-        self._last: tuple[tuple[str, str, str], ...] = ()
-        self._first_round = 0
-        self._count = 0
 
-    def too_many(self, parts: list[Part | ToolRun]) -> bool:
-        """Return whether the last rounds were the same too often."""
-        runs = [part for part in parts if isinstance(part, ToolRun)]
-        last_round = runs[-1].round
-        latest = tuple(
-            (run.call.name, run.call.arguments, EXECUTION_TIME.sub("", run.result.text))
-            for run in runs
-            if run.round == last_round
-        )
-        if latest != self._last:
-            self._last, self._first_round, self._count = latest, last_round, 0
-        self._count += 1
-        return self._count >= MAX_SAME_ROUNDS
-
-    def without_repetitions(self, parts: list[Part | ToolRun]) -> list[Part | ToolRun]:
-        """Return the parts up to the first of the same rounds. Small models that see their own
-        repetitions go on with them, and without tools answer nothing."""
-        own = [
-            index
-            for index, part in enumerate(parts)
-            if isinstance(part, ToolRun) and part.round == self._first_round
-        ]
-        return parts[: own[-1] + 1]
+def _timeless(activity: ToolActivity) -> ToolActivity:
+    if isinstance(activity, PythonActivity):
+        return msgspec.structs.replace(activity, execution_time_ms=0)
+    return activity
 
 
 def _sum(one: Usage, other: Usage) -> Usage:

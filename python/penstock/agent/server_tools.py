@@ -83,7 +83,8 @@ class ServerTools:
     async def close(self) -> None:
         """End all containers, MCP servers and connections."""
         if self._web is not None:
-            await asyncio.to_thread(self._web.close)
+            self._web.close()
+            await self._web.wait_closed()
         closing = [
             source.close()
             for source in (self.containers, self._mcp, self._dispatch)
@@ -114,7 +115,8 @@ class ServerTools:
     async def _sandbox_facts(self) -> SandboxFacts:
         assert self.containers is not None
         layers = await self.containers.layers()
-        version, packages = "3", ()
+        version = "3"
+        packages: tuple[str, ...] = ()
         if self.settings.enable_code_execution:
             facts = await self.containers.python_facts()
             version, packages = facts.version, facts.packages
@@ -157,14 +159,16 @@ def _dispatch_tools(settings: AgentSettings) -> DispatchTools | None:
 
 
 def _report(layers: Layers, settings: AgentSettings) -> None:
-    """Log which layers of the sandbox are missing. Raises SettingsError if all are required."""
+    """Log which layers of the sandbox are missing. Raises SettingsError if a required one is."""
+    from penstock.sandbox.layers import OPTIONAL_LAYERS
+
     if settings.sandbox.mode == "off":
         log.warning("the sandbox is off: tools run with the rights of this server's user")
         return
     for layer, reason in layers.missing:
-        if settings.sandbox.mode == "on":
+        if settings.sandbox.mode == "on" and layer not in OPTIONAL_LAYERS:
             raise SettingsError(
                 f"--sandbox on: the layer {layer} is missing: {reason}; `penstock doctor` names"
                 " the cure, and --sandbox auto starts without it"
             )
-        log.warning("the sandbox has no layer %s: %s", layer, reason)
+        log.warning("tools run without the sandbox layer %s: %s (`penstock doctor`)", layer, reason)

@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -69,6 +69,7 @@ class Container:
         self._files = NO_FILES
         self._inputs: dict[tuple[str, bytes], str] = {}
         self._generation = 0
+        self._closed = False
         self._variables_lost = lost
         self._files_lost = lost
         self.working_directory = "/mnt/data"
@@ -94,21 +95,23 @@ class Container:
         """Run code in the container's interpreter; return its result with the files it made."""
         started = time.monotonic()
         async with self._call() as sandbox:
-            lost, self._variables_lost = self._variables_lost, False
+            variables_lost, self._variables_lost = self._variables_lost, False
+            files_lost, self._files_lost = self._files_lost, False
             try:
                 python = await self._interpreter(sandbox)
                 result = await python.run(job)
                 files = await self._collect(sandbox, job.outputs)
             except SandboxDied:
-                result, files = PythonResult(status="error", exception=DIED, state_lost=True), ()
+                result, files = PythonResult(status="error", exception=DIED), ()
+                variables_lost = files_lost = True
+                await finish(self.end())
             finally:
-                await finish(self._forget_ended())
-            files_lost, self._files_lost = self._files_lost, False
+                await finish(self._forget_ended_interpreter())
             return msgspec.structs.replace(
                 result,
                 files=files,
                 execution_time_ms=milliseconds_since(started),
-                state_lost=result.state_lost or lost,
+                state_lost=result.state_lost or variables_lost,
                 files_lost=files_lost,
             )
 
@@ -123,17 +126,16 @@ class Container:
         started = time.monotonic()
         argv = [self._shell_path, "-c", "\n".join(job.commands)]
         async with self._call() as sandbox:
+            files_lost, self._files_lost = self._files_lost, False
             environment = shell_environment(sandbox, await self._python_facts())
             try:
                 result = await run_shell(sandbox, job, argv, environment, self._outputs)
                 files = await self._collect(sandbox, job.outputs)
             except SandboxDied:
-                result, files = ShellResult(status="error", stderr=DIED), ()
+                result, files, files_lost = ShellResult(status="error", stderr=DIED), (), True
+                await finish(self.end())
             except (OSError, ValueError) as error:  # too long, null bytes, no such shell
                 result, files = ShellResult(status="error", stderr=str(error)), ()
-            finally:
-                await finish(self._forget_ended())
-            files_lost, self._files_lost = self._files_lost, False
             return msgspec.structs.replace(
                 result,
                 files=files,
@@ -147,36 +149,40 @@ class Container:
         A name that is taken gets a number (`data-2.csv`). The same file is written only once.
         """
         names = []
-        async with self._call() as sandbox:
-            with unavailable_if_it_fails():
-                taken = {file.path for file in (await sandbox.list_files()).files}
-                for file in files:
-                    key = file.name, hashlib.sha256(file.data).digest()
-                    if key not in self._inputs:
-                        name = input_name(file.name, taken)
-                        await sandbox.write_file(name, file.data)
-                        taken.add(name)
-                        self._inputs[key] = name
-                    names.append(self._inputs[key])
-                self._files = await sandbox.list_files()
+        async with self._call() as sandbox, self._unavailable_if_it_fails():
+            taken = {file.path for file in (await sandbox.list_files()).files}
+            for file in files:
+                key = file.name, hashlib.sha256(file.data).digest()
+                if key not in self._inputs:
+                    name = input_name(file.name, taken)
+                    await sandbox.write_file(name, file.data)
+                    taken.add(name)
+                    self._inputs[key] = name
+                names.append(self._inputs[key])
+            self._files = await sandbox.list_files()
         return tuple(names)
 
     async def mount_skills(self, skills: Iterable[SkillFolder]) -> None:
         """Write skills below `skills/`, where programs can only read them."""
-        async with self._call() as sandbox:
-            with unavailable_if_it_fails():
-                for skill in skills:
-                    for path, data in skill.files.items():
-                        path = f"skills/{skill.directory}/{path}"
-                        await sandbox.write_file(path, data, read_only=True)
+        async with self._call() as sandbox, self._unavailable_if_it_fails():
+            for skill in skills:
+                for path, data in skill.files.items():
+                    path = f"skills/{skill.directory}/{path}"
+                    await sandbox.write_file(path, data, read_only=True)
 
     async def surface(self, outputs: Iterable[DeclaredFile]) -> tuple[CollectedFile, ...]:
         """Return files of the working directory. A missing one becomes an error entry."""
-        async with self._call() as sandbox:
-            with unavailable_if_it_fails():
-                collector = Collector(sandbox, self._files)
-                await collector.add_declared(outputs)
-                return collector.files()
+        async with self._call() as sandbox, self._unavailable_if_it_fails():
+            collector = Collector(sandbox, self._files)
+            await collector.add_declared(outputs)
+            return collector.files()
+
+    async def close(self) -> None:
+        """End the container for good; return when its last call has ended."""
+        self._closed = True
+        await self.end()
+        async with self._lock:
+            await self.end()  # a call was starting it
 
     async def end(self) -> None:
         """End all processes at once; the files are lost. A call that runs ends with an error."""
@@ -202,9 +208,22 @@ class Container:
             finally:
                 self.last_used = time.monotonic()
 
+    @asynccontextmanager
+    async def _unavailable_if_it_fails(self) -> AsyncIterator[None]:
+        """Raise Unavailable if the sandbox ends, or if a file cannot be written."""
+        try:
+            yield
+        except SandboxDied:
+            await finish(self.end())
+            raise Unavailable(DIED) from None
+        except (SandboxFileError, ValueError) as error:
+            raise Unavailable(f"The container's file system: {error}") from None
+
     async def _running_sandbox(self) -> Sandbox:
         if self._sandbox is not None and self._sandbox.closed.done():
             await finish(self.end())
+        if self._closed:
+            raise Unavailable("The container is closed.")
         if self._sandbox is None:
             self._sandbox = await self._launch(self)
             self.working_directory = self._sandbox.working_directory
@@ -226,13 +245,10 @@ class Container:
         if python is not None:
             await python.close()
 
-    async def _forget_ended(self) -> None:
-        """Let go of an interpreter or a sandbox that has ended during a call."""
+    async def _forget_ended_interpreter(self) -> None:
         if self._python is not None and self._python.ended:
             self._variables_lost = True
             await self._end_interpreter()
-        if self._sandbox is not None and self._sandbox.closed.done():
-            await self.end()
 
     async def _collect(
         self, sandbox: Sandbox, outputs: tuple[DeclaredFile, ...]
@@ -243,17 +259,6 @@ class Container:
         await collector.add_declared(outputs)
         await collector.add_changed(changed(before, self._files))
         return collector.files()
-
-
-@contextmanager
-def unavailable_if_it_fails() -> Iterator[None]:
-    """Raise Unavailable if the sandbox ends, or if a file cannot be written."""
-    try:
-        yield
-    except SandboxDied:
-        raise Unavailable(DIED) from None
-    except (SandboxFileError, ValueError) as error:
-        raise Unavailable(f"The container's file system: {error}") from None
 
 
 def milliseconds_since(started: float) -> int:

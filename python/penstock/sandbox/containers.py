@@ -20,7 +20,8 @@ from pathlib import Path
 from penstock.base.errors import Overloaded, Unavailable
 from penstock.config.settings import AgentSettings
 from penstock.sandbox.container import Container
-from penstock.sandbox.launcher import MissingLayer, Sandbox, SandboxSpec, SandboxStartError
+from penstock.sandbox.launcher import Sandbox, SandboxSpec, SandboxStartError
+from penstock.sandbox.layers import probe
 from penstock.sandbox.python_facts import PythonFacts, query_python
 from penstock.sandbox.types import Layers
 from penstock.sandbox.waiting import discard
@@ -40,7 +41,6 @@ class Containers:
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._slots: set[Container] = set()
         self._facts: PythonFacts | None = None
-        self._layers: Layers | None = None
         self._querying = asyncio.Lock()
         self._reaper: asyncio.Task[None] | None = None
         self._closed = False
@@ -78,17 +78,7 @@ class Containers:
 
         A machine on which no sandbox can start has the reason in `missing`.
         """
-        if self._layers is None:
-            try:
-                sandbox = await Sandbox.launch(SandboxSpec(settings=self._settings.sandbox))
-            except MissingLayer as error:
-                self._layers = Layers(missing=((error.layer, error.reason),))
-            except SandboxStartError as error:
-                self._layers = Layers(missing=(("launcher", str(error)),))
-            else:
-                self._layers = sandbox.layers
-                await sandbox.close()
-        return self._layers
+        return await asyncio.to_thread(probe, self._settings.sandbox)
 
     async def close_container(self, id: str) -> None:
         """End a container and forget it. A call that runs in it ends with an error."""
@@ -96,7 +86,7 @@ class Containers:
         if container is not None:
             self._ids.pop(container, None)
             self._slots.discard(container)
-            await container.end()
+            await container.close()
 
     async def close(self) -> None:
         """End all containers. Later calls raise Unavailable."""
@@ -154,7 +144,7 @@ class Containers:
             self._ended[id] = None
             if len(self._ended) > MAX_REMEMBERED:
                 self._ended.popitem(last=False)
-        await container.end()
+        await container.close()
 
     async def _reap(self) -> None:
         idle_s = self._settings.session_idle_s

@@ -78,8 +78,11 @@ class Collector:
 
 
 def input_name(name: str, taken: Iterable[str]) -> str:
-    """Return a safe name for an input file: `data.csv`, then `data-2.csv`, `data-3.csv`."""
-    safe = re.sub(r"[^A-Za-z0-9._-]", "_", posixpath.basename(name)).lstrip(".-") or "file"
+    """Return a safe name for an input file: `data.csv`, then `data-2.csv`, `data-3.csv`.
+
+    Spaces and letters of all languages stay, because the model knows the file by this name.
+    """
+    safe = re.sub(r"[\x00-\x1f\x7f\\]", "_", posixpath.basename(name)).lstrip(".-") or "file"
     stem, suffix = posixpath.splitext(safe[-MAX_NAME_CHARS:])
     used = set(taken)
     number, candidate = 1, stem + suffix

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import msgspec
-
-if TYPE_CHECKING:
-    from penstock.sandbox.launcher import Sandbox
 
 STREAM_LIMIT = 256 * 1024
 
@@ -32,12 +29,14 @@ class ExitStatus(msgspec.Struct, frozen=True):
 class SandboxProcess:
     """A program in a container.
 
-    - `pid`: inside the container.
-    - `stdout`, `stderr`: what the program and its children write.
+    - `pid`: the number of the process inside the container.
+    - `stdout`, `stderr`: the output of the program and its children.
     """
 
-    def __init__(self, sandbox: Sandbox, handle: int, ends: ServerEnds) -> None:
-        self._sandbox = sandbox
+    def __init__(
+        self, handle: int, ends: ServerEnds, send_signal: Callable[[int, int], Awaitable[None]]
+    ) -> None:
+        self._send_signal = send_signal
         self._ends = ends
         self.handle = handle
         self.pid = 0
@@ -62,7 +61,7 @@ class SandboxProcess:
 
         With SIGKILL, none of them is left. Raises SandboxDied.
         """
-        await self._sandbox.signal_program(self.handle, number)
+        await self._send_signal(self.handle, number)
 
     def close(self) -> None:
         """Close the server's ends of the pipes and the channel."""

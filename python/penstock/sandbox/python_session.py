@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
+from typing import Any
 
 from penstock.sandbox.captured_output import CappedText, MarkedOutput
 from penstock.sandbox.environment import python_environment
@@ -21,8 +22,9 @@ from penstock.sandbox.python_protocol import (
     encode_setup,
     read_reply,
 )
+from penstock.sandbox.shell import kill
 from penstock.sandbox.types import JobStatus, PythonJob, PythonResult
-from penstock.sandbox.waiting import discard, finish
+from penstock.sandbox.waiting import complete, discard, finish
 
 MAX_OUTPUT_CHARS = 256 * 1024
 INTERRUPT_GRACE_S = 3.0
@@ -53,7 +55,8 @@ class PythonSession:
         """Start an interpreter in the sandbox."""
         argv = [facts.executable, "-u", "-X", "utf8", "-c", BOOTSTRAP]
         environment = python_environment(sandbox, facts)
-        session = cls(await sandbox.spawn(argv, environment, channel=True))
+        work = sandbox.spawn(argv, environment, channel=True)
+        session = cls(await complete(work, kill))
         session._requests.write(encode_setup(facts.code))
         return session
 
@@ -98,7 +101,7 @@ class PythonSession:
 
     async def _ends_within(self, answer: asyncio.Future[Reply], timeout_s: float) -> bool:
         """Return whether the job or the process has ended after at most `timeout_s`."""
-        waited = {answer, self._exit}
+        waited: set[asyncio.Future[Any]] = {answer, self._exit}
         done, _ = await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         return bool(done)
 

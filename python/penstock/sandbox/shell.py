@@ -10,7 +10,7 @@ from penstock.sandbox.captured_output import CHUNK_BYTES, CappedText
 from penstock.sandbox.launcher import Sandbox, SandboxDied
 from penstock.sandbox.process import SandboxProcess
 from penstock.sandbox.types import JobStatus, ShellJob, ShellResult
-from penstock.sandbox.waiting import discard, finish
+from penstock.sandbox.waiting import complete, discard, finish
 
 OUTPUT_GRACE_S = 0.2  # for output after the end of the shell: a background process may hold it
 MAX_LEFT_OPEN = 16
@@ -76,7 +76,7 @@ async def run_shell(
     At the time-out, and if the caller is cancelled, all processes that the shell started are
     killed. Raises SandboxDied.
     """
-    process = await sandbox.spawn(argv, environment)
+    process = await complete(sandbox.spawn(argv, environment), kill)
     output = OpenOutput(process, job.max_output_chars)
     leave = asyncio.ensure_future(process.wait())
     try:
@@ -102,9 +102,10 @@ async def run_shell(
 
 
 async def kill(process: SandboxProcess) -> None:
-    """Kill a program and all its descendants."""
+    """Kill a program that no call waits for, and all its descendants."""
     with suppress(SandboxDied):
         await process.signal(signal.SIGKILL)
+    process.close()
 
 
 async def read_on(reader: asyncio.StreamReader, text: CappedText) -> None:

@@ -1,10 +1,12 @@
-"""Waiting for the end of cleaning up."""
+"""Waiting that survives the cancellation of the caller, so that no process is left behind."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 async def finish(work: Coroutine[Any, Any, None]) -> None:
@@ -25,3 +27,24 @@ async def discard(future: asyncio.Future[Any]) -> None:
     await asyncio.wait({future})
     if not future.cancelled():
         future.exception()
+
+
+async def complete(
+    work: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, None]]
+) -> T:
+    """Return the value of `work`. If the caller is cancelled meanwhile, the value is undone."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            await finish(undo_when_done(task, undo))
+        raise
+
+
+async def undo_when_done(
+    task: asyncio.Future[T], undo: Callable[[T], Coroutine[Any, Any, None]]
+) -> None:
+    await asyncio.wait({task})
+    if not task.cancelled() and task.exception() is None:
+        await undo(task.result())

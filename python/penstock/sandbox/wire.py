@@ -24,6 +24,7 @@ class Kind(enum.IntEnum):
     LIST = 8
     KILL_OTHERS = 9
     STATS = 10
+    WRITE_ABORT = 11
     READY = 64
     FAILED = 65
     SPAWNED = 66

@@ -80,8 +80,8 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
     mode: Literal["auto", "on", "off"]
     profile: Literal["restricted", "developer"]
     network: Literal["none", "loopback", "full"]
-    layers: tuple[str, ...] = ()
-    missing: tuple[MissingLayer, ...] = ()
+    layers: tuple[str, ...]
+    missing: tuple[MissingLayer, ...]
 
 
 class McpServerInfo(msgspec.Struct, frozen=True):
@@ -100,8 +100,8 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     code_execution: bool
     shell: bool
     permission: Literal["auto", "ask", "deny"]
-    dispatch: bool = False
-    mcp_servers: tuple[McpServerInfo, ...] = ()
+    dispatch: bool
+    mcp_servers: tuple[McpServerInfo, ...]
 
 
 class SystemInfo(msgspec.Struct, frozen=True):

@@ -26,11 +26,11 @@ from tests.support.servers.agent_server import (
 )
 
 PYTHON = {"type": "code_interpreter", "container": {"type": "auto"}}
-SHELL = {"type": "shell", "environment": {"type": "container_auto"}}
 
 
 def ask(text: str = "go", **fields: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": text}], "tools": [PYTHON, SHELL], **fields}
+    messages = [{"role": "user", "content": text}]
+    return {"messages": messages, "tools": [PYTHON], "enable_shell": True, **fields}
 
 
 def with_skill(skill_id: str) -> dict[str, Any]:
@@ -308,14 +308,23 @@ async def test_the_limit_of_rounds_ends_the_answer() -> None:
         assert answer["choices"][0]["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("tool", [PYTHON, SHELL])
-async def test_tools_that_are_off_are_refused_with_their_option(tool: dict[str, Any]) -> None:
-    async with agent_server([], AgentSettings(enable_search=False)) as server:
-        body = {"messages": [{"role": "user", "content": "x"}], "tools": [tool]}
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [PYTHON]}, "tools[0]"),
+        ({"enable_shell": True}, "enable_shell"),
+        ({"web_search_options": {}}, "web_search_options"),
+    ],
+)
+async def test_tools_that_are_off_are_refused_with_their_option(
+    fields: dict[str, Any], param: str
+) -> None:
+    async with agent_server([], AgentSettings()) as server:
+        body = {"messages": [{"role": "user", "content": "x"}], **fields}
         answer = await server.serving.http.post("/v1/chat/completions", json=body)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (400, "unsupported_value")
-        assert error["param"] == "tools[0]" and "--enable-" in error["message"]
+        assert error["param"] == param and "--enable-" in error["message"]
 
 
 async def test_several_choices_are_refused() -> None:

@@ -449,8 +449,8 @@ async def test_official_client_can_send_the_output_back() -> None:
         first = await client.create(model="default", input="hi", store=False)
         items: Any = [{"role": "user", "content": "hi"}, *first.output]
         await client.create(model="default", input=items, store=False)
-        dumped = [item.model_dump(mode="json") for item in first.output]
-        await client.create(model="default", input=[items[0], *dumped], store=False)
+        dumped: Any = [items[0], *(item.model_dump(mode="json") for item in first.output)]
+        await client.create(model="default", input=dumped, store=False)
     by_items, dumped_items = (request.messages for request in server.loop.requests[1:])
     assert by_items == dumped_items and by_items is not None
     calls = [part for m in by_items for part in m.parts if isinstance(part, ToolCall)]

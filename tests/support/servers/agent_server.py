@@ -7,6 +7,7 @@ The scripted engine is the only double.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,11 +25,14 @@ from penstock.api.observability.metrics import Metrics
 from penstock.config import AgentSettings, ServerSettings
 from penstock.fetch import AllowList, Fetcher
 from tests.support.agent_loops import call, scripted_engine, scripted_generator
+from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.servers.http_server import MODEL, Serving, serving
 from tests.support.stores import opened, store_settings
 
-PYTHON_AND_SHELL: Final = AgentSettings(enable_code_execution=True, enable_shell=True)
+PYTHON_AND_SHELL: Final = AgentSettings(
+    enable_code_execution=True, enable_shell=True, code_exec_python=sys.executable
+)
 LOOPBACK: Final = ("127.0.0.1",)
 
 
@@ -43,7 +47,8 @@ class AgentServing:
     @property
     def prompts(self) -> list[str]:
         """The prompt of each round so far, as text."""
-        return [bytes(t for t in r.token_ids if t < 256).decode() for r in self.engine.requests]
+        tokenizer = tiny_tokenizer()
+        return [tokenizer.decode(request.token_ids) for request in self.engine.requests]
 
 
 def python(code: str, *outputs: str) -> str:

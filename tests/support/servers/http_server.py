@@ -31,7 +31,7 @@ from penstock.api.models.model_catalog import ModelCatalog
 from penstock.api.models.served_model import LoadedModel, ModelControl, ServedModel
 from penstock.api.observability.metrics import Metrics
 from penstock.api.services import Services
-from penstock.api.serving.server import bind_socket, url_of
+from penstock.api.serving.sockets import bind_socket, url_of
 from penstock.api.serving.uvicorn_server import HttpServer
 from penstock.base.errors import Unavailable
 from penstock.config import EngineSettings, ServerSettings

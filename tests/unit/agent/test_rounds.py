@@ -160,10 +160,29 @@ async def test_the_servers_limit_holds_for_requests_without_their_own() -> None:
 
 
 async def test_a_model_that_repeats_itself_must_answer_without_tools() -> None:
-    agent = scripted_agent([call("echo", text="same")] * 3 + ["done"], [TestTool()])
+    agent = scripted_agent([call("echo", text="same")] * 2 + ["done"], [TestTool()])
     answer = fold(await agent.run(ask()))
-    assert answer.choices[0].finish == "stop"
-    assert len(agent.engine.requests) == 4
+    assert answer.choices[0].finish == "stop" and answer.choices[0].parts[-1] == Text("done")
+    assert "A tool of a test." in agent.prompt(1) and "A tool of a test." not in agent.prompt(2)
+    assert agent.prompt(2).count('{"output":"same"}') == 1
+
+
+async def test_a_model_that_says_nothing_after_its_calls_is_asked_without_tools() -> None:
+    agent = scripted_agent([call("echo", text="x"), "", "At last."], [TestTool()])
+    answer = fold(await agent.run(ask()))
+    assert answer.choices[0].parts[-1] == Text("At last.")
+    silent = scripted_agent([call("echo", text="x"), "", "", "never"], [TestTool()])
+    await silent.run(ask())
+    assert len(silent.engine.requests) == 3
+
+
+async def test_equal_calls_with_new_results_may_go_on() -> None:
+    results = iter("123")
+    tool = TestTool(work=lambda *_: next(results))
+    agent = scripted_agent([call("echo", text="poll")] * 3 + ["done"], [tool])
+    answer = fold(await agent.run(ask()))
+    assert len(answer.choices[0].tool_runs) == 3
+    assert "A tool of a test." in agent.prompt(3)
 
 
 async def test_a_model_that_repeats_itself_sees_only_its_first_call() -> None:
@@ -266,6 +285,15 @@ async def test_output_files_are_stored_and_described_to_the_model() -> None:
     assert await agent.files.read(produced.id) == file.data
     assert produced.id in agent.prompt(1) and "x,y" in agent.prompt(1)
     assert fold(events).choices[0].files == [produced]
+
+
+async def test_an_unchanged_output_file_is_announced_once() -> None:
+    tool = TestTool(files=(OutputFile("a.csv", b"1"),))
+    agent = scripted_agent([call("echo", text="1"), call("echo", text="2"), "ok"], [tool])
+    events = await agent.run(ask())
+    assert len(of(FileProduced, events)) == 1
+    first, second = fold(events).choices[0].tool_runs
+    assert first.files == second.files
 
 
 async def test_a_function_with_the_name_of_a_server_tool_is_refused() -> None:

@@ -10,7 +10,7 @@ import orjson
 from hypothesis import given
 
 from penstock.api.codecs import chat, messages
-from penstock.api.codecs.agent_events import agent_event, file_object, json_value
+from penstock.api.codecs.agent_events import AgentEvent, agent_event, file_object, json_value
 from penstock.api.codecs.dialect import AnswerIdentity
 from penstock.dialog import (
     ArgumentsDelta,
@@ -70,11 +70,11 @@ def message_stream(run: list[Event]) -> list[tuple[str, Any]]:
     return parsed(b"".join(map(encoder.encode, run)))
 
 
-def whole_chat(run: list[Event]) -> dict[str, Any]:
+def whole_chat(run: list[Event]) -> Any:
     return json.loads(chat.encode(IDENTITY, REQUEST, fold(run)))
 
 
-def whole_message(run: list[Event]) -> dict[str, Any]:
+def whole_message(run: list[Event]) -> Any:
     return json.loads(messages.encode(IDENTITY, REQUEST, fold(run)))
 
 
@@ -112,22 +112,13 @@ def agent_events(frames: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 def expected_events(run: list[Event]) -> list[tuple[str, Any]]:
     return [
         (name, plain(data))
-        for name, data in (agent_event(event) for event in run if is_agent_event(event))
+        for name, data in (agent_event(event) for event in run if isinstance(event, AgentEvent))
     ]
 
 
 def plain(value: Any) -> Any:
     """Return the data of an event as a client parses it."""
     return json.loads(orjson.dumps(value))
-
-
-def is_agent_event(event: Event) -> bool:
-    return type(event).__name__ in (
-        "ToolCalling",
-        "ToolCompleted",
-        "ApprovalRequired",
-        "FileProduced",
-    )
 
 
 @given(agent_event_streams())
@@ -207,7 +198,7 @@ def text(part: int, words: str) -> list[Event]:
 
 
 def whole_run(*events: Event) -> list[Event]:
-    last = [TurnEnded(0, "rounds", Usage()), RunEnded("incomplete", Usage())]
+    last: list[Event] = [TurnEnded(0, "rounds", Usage()), RunEnded("incomplete", Usage())]
     return [RunStarted("m", 7, 3, session="s_new"), *events, *last]
 
 
@@ -259,7 +250,7 @@ def test_calls_side_by_side_are_blocks_in_order() -> None:
 
 
 def test_a_shell_without_an_exit_status_is_an_error() -> None:
-    def code(**results: Any) -> str:
+    def code(**results: Any) -> Any:
         activity = ShellActivity(commands=("x",), **results)
         block = whole_message(
             whole_run(calling(0, r := ran(0, SHELL, activity)), ToolCompleted(0, 0, r))

@@ -10,11 +10,11 @@ from typing import Any
 from mcp import Client
 
 from penstock.agent.server_tools import ServerTools
-from penstock.agent.tools.names import EXTRACT_PAGE, SEARCH_THE_WEB
 from penstock.api.serving.mcp_listener import McpListener
-from penstock.api.serving.server import bind_socket
+from penstock.api.serving.sockets import bind_socket
 from penstock.base.errors import InvalidRequest
 from penstock.config import AgentSettings, ServerSettings
+from penstock.dialog.tool_names import EXTRACT_PAGE, SEARCH_THE_WEB
 from tests.support.servers.file_server import Files
 from tests.support.servers.file_server import serving as files_served
 from tests.support.servers.http_server import Serving, serving
@@ -101,3 +101,12 @@ async def test_tools_that_need_an_approval_are_not_offered() -> None:
         Client(url) as client,
     ):
         assert [tool.name for tool in (await client.list_tools()).tools] == ["chat"]
+
+
+async def test_each_python_call_has_a_container_of_its_own() -> None:
+    async with listening(enable_code_execution=True) as (_, url), Client(url) as client:
+        for _ in range(2):  # the second call does not find the file of the first
+            arguments = {"code": "open('kept', 'x').close()\n6 * 7", "outputs": []}
+            result = await client.call_tool("service_execute_python", arguments)
+            assert not result.is_error
+            assert '"result":"42"' in result.content[0].text  # type: ignore[union-attr]

@@ -17,7 +17,7 @@ import uvloop
 from scripted_answers import CHAT
 
 import penstock.api.serving.workers as workers
-from penstock.api.serving.server import bind_socket, url_of
+from penstock.api.serving.sockets import bind_socket, url_of
 from penstock.api.serving.tasks import ApiTask, ModelTask
 from penstock.api.serving.workers import WorkerGroup
 from penstock.base.errors import ModelError

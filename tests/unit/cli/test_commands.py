@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.api.serving.server import bind_socket
+from penstock.api.serving.sockets import bind_socket
 from penstock.base.errors import ModelError
 from penstock.cli import main as cli
 from penstock.cli import serve as serve_module

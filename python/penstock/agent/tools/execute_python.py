@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.agent.tools.names import EXECUTE_PYTHON
 from penstock.agent.tools.outputs import DeclaredOutput, declared, output_files
 from penstock.agent.tools.sandbox_facts import SandboxFacts
 from penstock.agent.tools.tool import (
@@ -19,16 +18,44 @@ from penstock.agent.tools.tool import (
 from penstock.agent.workspace import Workspace
 from penstock.base.errors import ServiceError
 from penstock.dialog import GenerateRequest, PythonActivity, ToolCall
+from penstock.dialog.tool_names import EXECUTE_PYTHON
 from penstock.sandbox.types import PythonJob, PythonResult
 
 MAX_MODEL_CHARS: Final = 16384
 """Characters of stdout, stderr, the traceback and the result that the model sees, each."""
+STATE_LOST: Final = (
+    "The interpreter is a new one: variables of earlier calls are gone. Files that were given to"
+    " the user are in the working directory, others may be gone."
+)
 CUT: Final = "\n[... cut ...]\n"
 MAX_NAMED_PACKAGES: Final = 32
 COMMON_PACKAGES: Final = frozenset(
-    "beautifulsoup4 lxml matplotlib networkx numpy openpyxl opencv-python pandas pillow plotly polars"
-    " pyarrow pypdf python-docx python-pptx pyyaml reportlab requests scikit-learn scipy seaborn"
-    " statsmodels sympy torch".split()
+    [
+        "beautifulsoup4",
+        "lxml",
+        "matplotlib",
+        "networkx",
+        "numpy",
+        "openpyxl",
+        "opencv-python",
+        "pandas",
+        "pillow",
+        "plotly",
+        "polars",
+        "pyarrow",
+        "pypdf",
+        "python-docx",
+        "python-pptx",
+        "pyyaml",
+        "reportlab",
+        "requests",
+        "scikit-learn",
+        "scipy",
+        "seaborn",
+        "statsmodels",
+        "sympy",
+        "torch",
+    ]
 )
 """Packages that models use often."""
 
@@ -120,7 +147,7 @@ def _shown(result: PythonResult, directory: str, timeout_s: int) -> dict[str, An
             "killed": result.killed,
         }
     if result.state_lost:
-        shown["note"] = "The interpreter was restarted: variables of earlier calls are gone."
+        shown["note"] = STATE_LOST
     return {key: value for key, value in shown.items() if value not in ("", None, 0)}
 
 

@@ -8,11 +8,11 @@ import msgspec
 import orjson
 
 from penstock.agent.attachments import text_of
-from penstock.agent.tools.names import READ_FILE
 from penstock.agent.tools.tool import CallContext, ToolOutcome, decode_arguments, function_tool
 from penstock.agent.workspace import Workspace
 from penstock.base.errors import ServiceError
 from penstock.dialog import CustomActivity
+from penstock.dialog.tool_names import READ_FILE
 from penstock.store.records import StoredFile
 
 MAX_SLICE_CHARS: Final = 65536

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.agent.tools.names import RESET_PYTHON
 from penstock.agent.tools.tool import CallContext, ToolOutcome, decode_arguments, function_tool
 from penstock.agent.workspace import Workspace
 from penstock.base.errors import ServiceError
 from penstock.dialog import CustomActivity
+from penstock.dialog.tool_names import RESET_PYTHON
 
 
 class ResetArguments(msgspec.Struct, forbid_unknown_fields=True):

@@ -6,16 +6,20 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from penstock.agent.tools.names import SHELL
 from penstock.agent.tools.outputs import DeclaredOutput, declared, output_files
 from penstock.agent.tools.sandbox_facts import SandboxFacts
 from penstock.agent.tools.tool import CallContext, ToolOutcome, decode_arguments, function_tool
 from penstock.agent.workspace import Workspace
 from penstock.base.errors import ServiceError
 from penstock.dialog import ShellActivity
+from penstock.dialog.tool_names import SHELL
 from penstock.sandbox.types import ShellJob, ShellResult
 
 MAX_OUTPUT_CHARS: Final = 4096
+FILES_LOST: Final = (
+    "The container is a new one. Files that were given to the user are in the working directory,"
+    " others may be gone."
+)
 LARGEST_OUTPUT_CHARS: Final = 65536
 
 
@@ -74,7 +78,7 @@ class Shell:
         activity = _activity(job, result, container.working_directory)
         return ToolOutcome(
             activity,
-            _shown(activity),
+            _shown(activity, result),
             is_error=result.status != "success",
             files=output_files(result.files, arguments.outputs),
         )
@@ -92,8 +96,8 @@ def _activity(job: ShellJob, result: ShellResult, directory: str) -> ShellActivi
     )
 
 
-def _shown(activity: ShellActivity) -> dict[str, Any]:
-    return {
+def _shown(activity: ShellActivity, result: ShellResult) -> dict[str, Any]:
+    shown = {
         "status": activity.status,
         "commands": list(activity.commands),
         "working_directory": activity.working_directory,
@@ -102,3 +106,4 @@ def _shown(activity: ShellActivity) -> dict[str, Any]:
         "exit_code": activity.exit_code,
         "timed_out": activity.timed_out,
     }
+    return shown | {"note": FILES_LOST} if result.files_lost else shown

@@ -7,12 +7,12 @@ from typing import Annotated
 import msgspec
 import orjson
 
-from penstock.agent.tools.names import SURFACE_OUTPUTS
 from penstock.agent.tools.outputs import DeclaredOutput, declared, output_files
 from penstock.agent.tools.tool import CallContext, ToolOutcome, decode_arguments, function_tool
 from penstock.agent.workspace import Workspace
 from penstock.base.errors import ServiceError
 from penstock.dialog import CustomActivity
+from penstock.dialog.tool_names import SURFACE_OUTPUTS
 
 
 class SurfaceArguments(msgspec.Struct, forbid_unknown_fields=True):

@@ -13,9 +13,9 @@ from penstock.agent.web.domains import DomainFilter, host_of
 from penstock.agent.web.engines import Search, SearchFailed
 from penstock.agent.web.uses import Uses
 from penstock.agent.web.web_search import WebSearch
-from penstock.dialog import SearchActivity, SearchHit, SearchTool, ServerTool
+from penstock.dialog import SearchActivity, SearchHit, SearchTool
+from penstock.dialog.tool_names import SEARCH_THE_WEB
 
-NAME: Final = "service_search_the_web"
 MAX_QUERY_CHARS: Final = 400
 DESCRIPTION: Final = (
     "Search the web and return the most relevant pages, with the passages that fit the query best. "
@@ -34,7 +34,7 @@ class SearchArguments(msgspec.Struct, frozen=True):
 class WebSearchTool:
     """Implements `Tool`: searches the web for one request."""
 
-    info = ServerTool(NAME, "web_search", "built_in", "Web search")
+    info = SEARCH_THE_WEB
     reads_only = True
 
     def __init__(
@@ -51,7 +51,7 @@ class WebSearchTool:
         self._max_chars = max_chars
         self._location = _cleaned(request_tool.location or {})
         self.function = function_tool(
-            NAME,
+            SEARCH_THE_WEB.name,
             request_tool.search_description or DESCRIPTION + _location_text(self._location),
             SearchArguments,
         )

@@ -86,7 +86,7 @@ def encode_frame(message: PageJob | PageText) -> bytes:
 def read_page(job: PageJob) -> PageText:
     """Return the text of a page. Takes any bytes."""
     text = decode(job.data, job.charset, job.kind)
-    if job.kind == "html":
+    if job.kind == "html" and "<" in text:
         text = html_text(text)
     elif _BINARY.search(text):
         return PageText(error="the page is a binary file")
@@ -101,8 +101,6 @@ def html_text(page: str) -> str:
     import trafilatura
 
     page = page.replace("\0", "")
-    if "<" not in page:
-        return page
     main = trafilatura.extract(
         page, output_format="markdown", include_comments=False, include_tables=True
     )

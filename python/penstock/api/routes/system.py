@@ -13,13 +13,12 @@ from penstock.api.services import Services
 from penstock.config import read_environment
 from penstock.system.agent_facts import (
     LAYER_NAMES,
-    McpServerInfo,
     agent_info,
     sandbox_checks,
     sandbox_info,
 )
 from penstock.system.checks import machine_checks
-from penstock.system.facts import SystemInfo, system_info
+from penstock.system.facts import McpServerInfo, SystemInfo, system_info
 
 
 class GetSystemInfo:

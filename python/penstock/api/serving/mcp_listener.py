@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from penstock.agent.mcp_server import ChatMessage, McpService
 from penstock.agent.server_tools import ServerTools
-from penstock.agent.tools.names import EXECUTE_PYTHON, EXTRACT_PAGE, SEARCH_THE_WEB, SHELL
 from penstock.agent.tools.tool import CallContext, Tool, ToolOutcome
 from penstock.agent.workspace import container_id
 from penstock.api.models.model_catalog import ModelCatalog
@@ -31,6 +30,7 @@ from penstock.dialog import (
     ToolPolicy,
 )
 from penstock.dialog.fold import Fold
+from penstock.dialog.tool_names import EXECUTE_PYTHON, EXTRACT_PAGE, SEARCH_THE_WEB, SHELL
 
 OFFERED: Final = frozenset(
     tool.name for tool in (EXECUTE_PYTHON, SHELL, SEARCH_THE_WEB, EXTRACT_PAGE)

@@ -37,6 +37,7 @@ from penstock.store.lazy_store import LazyStore
 from penstock.store.sql.probe import can_open_immediately
 
 if TYPE_CHECKING:
+    from penstock.api.serving.mcp_listener import McpListener
     from penstock.fetch import Fetched, Fetcher
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class ApiProcess:
         if not task.server.disable_access_log:
             self._access_log = AccessLog(task.server.access_log_format)
         self._tools = self._server_tools()
+        self._mcp: McpListener | None = None
 
     async def check_store(self) -> None:
         """Open the store now, unless it is certain that it can be opened later. `start` calls this
@@ -91,6 +93,8 @@ class ApiProcess:
             self._tools.start(),
             *(model.started() for model in self.models.values()),
         )
+        if self._settings.agent.mcp_port is not None:
+            await self._serve_mcp(self._settings.agent.mcp_port)
 
     async def serve(
         self,
@@ -133,9 +137,21 @@ class ApiProcess:
     async def close(self) -> None:
         """Close the connections to the engines, the server tools and the store. Running requests
         fail."""
+        if self._mcp is not None:
+            await self._mcp.close()
         await self.models.close()
         await self._tools.close()
         await self._store.close()
+
+    async def _serve_mcp(self, port: int) -> None:
+        """Serve MCP on a port of its own, which all workers share. Raises OSError."""
+        from penstock.api.serving.mcp_listener import McpListener
+        from penstock.api.serving.sockets import bind_socket
+
+        shared = self._settings.workers > 1
+        bound = bind_socket(self._settings.host, port, shared=shared)
+        self._mcp = McpListener(self.models, self._tools, self._settings, bound)
+        await self._mcp.start()
 
     def _server_tools(self) -> ServerTools:
         metrics = self._metrics.agent if self._metrics is not None else None

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import uvloop
 
 from penstock import __version__
+from penstock.api.serving.sockets import bind_socket, listening_note, url_of
 from penstock.api.serving.tasks import ApiTask, ModelTask
 from penstock.base.errors import ModelError
 from penstock.base.resources import available_cores
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
     from penstock.models.loader.sampling_defaults import SamplingDefaults
 
 Print = Callable[[str], None]
-
-UNKNOWN_HOST: Final = "--host must be an address of this machine: 127.0.0.1, or 0.0.0.0 for all"
-ALL_ADDRESSES: Final = ("0.0.0.0", "::")
-BIND_ERROR_HINTS: Final = {
-    errno.EADDRINUSE: "another program uses this port; choose another --port (0: any free port)",
-    errno.EACCES: "ports below 1024 are reserved by the system; choose a higher --port",
-}
 
 
 def run_server(settings: ServingSettings, say: Print = print) -> None:
@@ -144,39 +137,7 @@ def ready_line(
     else:
         names = (f"{m.id} on demand" if m.on_demand else m.id for m in models)
         served = f"models {', '.join(names)}, {cores} cores"
-    return f"Penstock {__version__} ready on {url_of(bound)} ({_listening_note(bound)}{served})"
-
-
-def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to the address and does not listen yet. Raises OSError, whose
-    message names the address."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        hint = BIND_ERROR_HINTS.get(error.errno or 0, UNKNOWN_HOST)
-        raise OSError(error.errno, f"{error.strerror}: {host}:{port}; {hint}") from None
-    return bound
-
-
-def url_of(bound: socket.socket) -> str:
-    """Return the URL at which clients on this machine reach the socket."""
-    host, port = bound.getsockname()[:2]
-    if host in ALL_ADDRESSES:
-        host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _listening_note(bound: socket.socket) -> str:
-    """Return a note for the ready line if the socket listens on all addresses, else ""."""
-    host, port = bound.getsockname()[:2]
-    if host not in ALL_ADDRESSES:
-        return ""
-    return f"listening on [{host}]:{port}, " if ":" in host else f"listening on {host}:{port}, "
+    return f"Penstock {__version__} ready on {url_of(bound)} ({listening_note(bound)}{served})"
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from __future__ import annotations
 import sys
 from _signal import SIG_SETMASK, SIGINT, pthread_sigmask  # type: ignore[import-not-found]
 from _signal import signal as set_handler
-from os import _exit, close, dup, dup2, getpid, read, register_at_fork, write
+from os import _exit, close, dup, dup2, getpid, read, register_at_fork, set_inheritable, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class Streams:
         dup2(self.out, 1)
         dup2(self.err, 2)
         self.stdout, self.stderr = usable(self.stdout, 1), usable(self.stderr, 2)
-        sys.stdout = sys.__stdout__ = self.stdout
-        sys.stderr = sys.__stderr__ = self.stderr
+        sys.stdout = sys.__stdout__ = self.stdout  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = self.stderr  # type: ignore[misc]
         sys.stdin = sys.__stdin__ = NoInput()  # type: ignore[assignment,misc]
 
     def finish(self, marker: bytes) -> None:
@@ -269,11 +269,16 @@ def new_main() -> Any:
 
 def serve(channel: int, pictures: Pictures) -> None:
     """Run jobs until the server closes the channel."""
+    set_inheritable(channel, False)
     owner, streams, main = getpid(), Streams(), new_main()
     finder: Any = pictures
     sys.meta_path.insert(0, finder)
-    private = (channel, streams.out, streams.err)
-    register_at_fork(after_in_child=lambda: [close(descriptor) for descriptor in private])
+
+    def leave_descriptors() -> None:
+        for descriptor in (channel, streams.out, streams.err):
+            close(descriptor)
+
+    register_at_fork(after_in_child=leave_descriptors)
     number = 0
     while True:
         nonce, marker = receive(channel, 16), receive(channel, 16)

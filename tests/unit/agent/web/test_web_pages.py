@@ -104,7 +104,7 @@ async def test_page_without_a_type_is_recognized(reader: PageReader) -> None:
         (b"\x7fELF\0\0\1", "text/plain", "binary file"),
         (b"\x7fELF\0\0\1", None, "binary file"),
         (b"", "text/html", "no text"),
-        (b"\0\0\0", "text/html", "no text"),
+        (b"\x89PNG\0", "text/html", "binary file"),
         (b" \n ", "text/plain", "no text"),
         (b"x", "x\x9b31m/y", "not this type"),
     ],

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.agent.tools import names
 from penstock.api.codecs.agent_events import json_value
 from penstock.dialog import (
     ProducedFile,
@@ -25,6 +24,7 @@ from penstock.dialog import (
     ToolActivity,
     ToolCall,
     ToolRun,
+    tool_names,
 )
 
 SEARCH: Final = "web_search"
@@ -33,10 +33,10 @@ PYTHON: Final = "code_execution"
 SHELL: Final = "bash_code_execution"
 MCP: Final = "mcp"
 BLOCK_NAMES: Final = {
-    names.SEARCH_THE_WEB.name: SEARCH,
-    names.EXTRACT_PAGE.name: FETCH,
-    names.EXECUTE_PYTHON.name: PYTHON,
-    names.SHELL.name: SHELL,
+    tool_names.SEARCH_THE_WEB.name: SEARCH,
+    tool_names.EXTRACT_PAGE.name: FETCH,
+    tool_names.EXECUTE_PYTHON.name: PYTHON,
+    tool_names.SHELL.name: SHELL,
 }
 """Our tool -> the name of Anthropic's tool with the same purpose."""
 CALL_ID: Final = "call_"

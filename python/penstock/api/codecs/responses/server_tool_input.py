@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from penstock.agent.tools.names import EXECUTE_PYTHON, EXTRACT_PAGE, SEARCH_THE_WEB, SHELL
 from penstock.api.schema.responses import server_tool_items as s
 from penstock.dialog import Message, ToolCall, ToolResult
+from penstock.dialog.tool_names import EXECUTE_PYTHON, EXTRACT_PAGE, SEARCH_THE_WEB, SHELL
 
 
 def decode_server_tool_item(

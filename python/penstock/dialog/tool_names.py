@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.dialog import ServerTool
+from penstock.dialog.server_tools import ServerTool
 
 EXECUTE_PYTHON: Final = ServerTool(
     "service_execute_python", "code_execution", "built_in", "Python code"
