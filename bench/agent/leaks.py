@@ -26,6 +26,7 @@ AT_ONCE = 8
 TIMEOUT_S = 0.2
 CANCEL_S = 0.02
 WATCH_S = 0.2
+REAP_S = 10.0
 LAUNCHER = "penstock-sandbo"  # as the kernel cuts the name
 KINDS = ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup")
 FIRST_USER, USERS = 0x5000_0000, 1024  # the users of a server's containers
@@ -84,7 +85,7 @@ async def _measure(calls: int, sessions: int, folder: Path) -> Section:
     finally:
         watch.cancel()
         await made.close()
-    await asyncio.sleep(WATCH_S)
+    await _wait_until_reaped()
     gc.collect()
     after = _traces(folder)
     strays = _pids_of_containers()
@@ -114,6 +115,14 @@ async def _warm_up(sessions: int) -> None:
     containers = [await made.container(f"cntr_warm{number}") for number in range(AT_ONCE)]
     await asyncio.gather(*(c.run_python(PythonJob(code="x = 1")) for c in containers))
     await made.close()
+
+
+async def _wait_until_reaped() -> None:
+    """Wait for the machine's init, which reaps the inits whose launchers were killed."""
+    for _ in range(round(REAP_S / WATCH_S)):
+        await asyncio.sleep(WATCH_S)
+        if not _pids_of_containers():
+            return
 
 
 async def _work(
