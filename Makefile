@@ -13,15 +13,18 @@ NATIVE := $(shell find csrc CMakeLists.txt -type f 2>/dev/null)
 # An editable install lists its packages: a new package needs a new install.
 PACKAGES := $(shell find python kernels -name __init__.py)
 
+# Web search and MCP need the libraries of the extra `agent`.
+TOOLS := $(if $(filter --agent --agentic --enable-search --mcp%,$(ARGS)),$(VENV)/.agent)
+
 .PHONY: serve run setup test test-fast lint types format bench wheel clean help
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-serve: $(VENV)/.runtime  ## Serve the default model on 0.0.0.0:1234
+serve: $(VENV)/.runtime $(TOOLS)  ## Serve the default model on 0.0.0.0:1234
 	$(BIN)/penstock serve $(ARGS)
 
-run: $(VENV)/.runtime  ## Chat in the terminal
+run: $(VENV)/.runtime $(TOOLS)  ## Chat in the terminal
 	$(BIN)/penstock run $(ARGS)
 
 setup: $(VENV)/.dev  ## Install development tools into .venv
@@ -34,6 +37,11 @@ $(VENV)/.runtime: pyproject.toml $(NATIVE) $(PACKAGES)
 	$(BIN)/pip install -q --disable-pip-version-check 'pip>=23.1'
 	$(BIN)/pip install -q --disable-pip-version-check -e . -C cmake.define.PENSTOCK_ISAS=host
 	$(BIN)/python -m compileall -q python kernels
+	@touch $@
+
+# Penstock is installed, so pip adds the libraries of the extra and builds nothing.
+$(VENV)/.agent: $(VENV)/.runtime
+	$(BIN)/pip install -q --disable-pip-version-check 'penstock[agent]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime

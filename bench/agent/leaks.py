@@ -49,7 +49,7 @@ MIX = (
 
 
 class Traces(msgspec.Struct, frozen=True):
-    """What a process holds at one moment."""
+    """The resources of a process at one moment."""
 
     processes: int
     files: int
