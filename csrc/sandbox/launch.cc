@@ -221,10 +221,10 @@ void end_orphans() {
     }
 }
 
-// Gives the container's programs the lowest share of the processors, so that programs that compute do
-// not delay the server's streams. The kernel may schedule each session (setsid) as one group: then
-// only the group's value counts, and it holds for all programs of the container because none of
-// them starts in a session of its own. A failure only costs speed.
+// Gives the container's programs the lowest share of the processors, so that programs that compute
+// do not delay the server's streams. The kernel may schedule each session (setsid) as one group:
+// then only the group's value counts, and it holds for all programs of the container because none
+// of them starts in a session of its own. A failure only costs speed.
 void yield_to_the_server() {
     setpriority(PRIO_PROCESS, 0, kLowestPriority);
     write_text("/proc/self/autogroup", std::to_string(kLowestPriority));
