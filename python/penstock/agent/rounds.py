@@ -121,6 +121,9 @@ class ToolRounds:
                 elif self._left_tokens(first) == 0:
                     finish = "length"
             if finish is not None:
+                if not model_call.wrote:
+                    for event in model_call.empty_text:
+                        yield event
                 async for event in self._end(finish, ended, number):
                     yield event
                 return
@@ -181,12 +184,14 @@ class ToolRounds:
 
 class _ModelCall:
     """Passes on the events of one model call, except calls of server tools, which it collects.
-    Parts are numbered from `next_part`.
+    Parts are numbered from `next_part`. A text is passed on from its first character on.
 
     - `calls`: the finished calls of server tools.
     - `client_calls`: number of calls of the client's functions.
     - `broken`: whether the model left a call of a server tool unfinished.
     - `has_text`: whether the model wrote text, beside reasoning and calls.
+    - `wrote`: whether parts were passed on.
+    - `empty_text`: the events of a text without characters, for an answer that has no other part.
     - `ended`: the end of the model call.
     """
 
@@ -194,11 +199,14 @@ class _ModelCall:
         self._toolbox = toolbox
         self._hidden: set[int] = set()
         self._numbers: dict[int, int] = {}
+        self._held: PartStarted | None = None
         self.next_part = next_part
         self.calls: list[ToolCall] = []
         self.client_calls = 0
         self.broken = False
+        self.wrote = False
         self.has_text = False
+        self.empty_text: list[Event] = []
         self.ended = TurnEnded(0, "stop", Usage())
 
     async def run(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
@@ -206,21 +214,27 @@ class _ModelCall:
             async for event in events:
                 match event:
                     case TextDelta() | ReasoningDelta() | ArgumentsDelta():
-                        if event.part not in self._hidden:
-                            self.has_text |= isinstance(event, TextDelta) and event.text != ""
-                            yield self._renumbered(event)
+                        if event.part in self._hidden:
+                            continue
+                        if isinstance(event, TextDelta):
+                            if event.text == "" and not event.logprobs:
+                                continue
+                            self.has_text |= event.text != ""
+                        if self._held is not None:
+                            yield self._start(self._held)
+                        yield self._renumbered(event)
                     case PartStarted():
                         if event.kind == "tool_call" and event.name in self._toolbox.tools:
                             self._hidden.add(event.part)
-                            continue
-                        self._numbers[event.part] = self.next_part
-                        self.next_part += 1
-                        self.client_calls += event.kind == "tool_call"
-                        number = self._numbers[event.part]
-                        yield msgspec.structs.replace(event, part=number)
+                        elif event.kind == "text":
+                            self._held = event
+                        else:
+                            yield self._start(event)
                     case PartEnded():
                         if event.part in self._hidden:
                             self._collect(cast(ToolCall, event.value))
+                        elif self._held is not None:
+                            self._drop(event)
                         else:
                             number = self._numbers[event.part]
                             yield msgspec.structs.replace(event, part=number)
@@ -230,6 +244,23 @@ class _ModelCall:
                         pass
                     case _:
                         yield event
+
+    def _start(self, event: PartStarted) -> PartStarted:
+        self._held = None
+        self.wrote = True
+        self._numbers[event.part] = number = self.next_part
+        self.next_part += 1
+        self.client_calls += event.kind == "tool_call"
+        return msgspec.structs.replace(event, part=number)
+
+    def _drop(self, event: PartEnded) -> None:
+        assert self._held is not None
+        number = self.next_part
+        self.empty_text = [
+            msgspec.structs.replace(self._held, part=number),
+            msgspec.structs.replace(event, part=number),
+        ]
+        self._held = None
 
     def _collect(self, call: ToolCall) -> None:
         if call.whole:

@@ -60,7 +60,7 @@ def result_text(run: ToolRun) -> str:
     match run.activity:
         case PythonActivity() as done:
             texts = [done.stdout, done.stderr, done.result or "", done.exception or ""]
-            texts.append(f"{len(done.images)} images" if done.images else "")
+            texts.append(_count_text(len(done.images)))
             return _report(done.status, texts)
         case ShellActivity() as done:
             code = "" if done.exit_code in (0, None) else f"exit status {done.exit_code}"
@@ -112,6 +112,12 @@ def read_decision(
                 return "deny", message.strip() or None, False
             case _:
                 pass
+
+
+def _count_text(images: int) -> str:
+    if images == 0:
+        return ""
+    return "1 image" if images == 1 else f"{images} images"
 
 
 def _report(status: str, texts: list[str]) -> str:

@@ -298,6 +298,11 @@ def test_tool_choice(choice: Any, policy: ToolPolicy) -> None:
     assert request(tools=[TOOL], tool_choice=choice).tool_policy == policy
 
 
+def test_tool_choice_any_is_satisfied_by_server_tools() -> None:
+    asked = request(enable_code_execution=True, tool_choice={"type": "any"})
+    assert asked.tool_policy == ToolPolicy("required")
+
+
 @pytest.mark.parametrize(
     ("fields", "policy"),
     [

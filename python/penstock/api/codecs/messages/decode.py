@@ -38,7 +38,8 @@ def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
     asked = decode_body(body, MessagesRequest, prepare_blocks)
     field_paths = FieldPaths()
     field_paths.note("stop", "stop_sequences")
-    tools, hosted = decode_tools(asked.tools or (), field_paths)
+    tools, in_tools = decode_tools(asked.tools or (), field_paths)
+    hosted = (*in_tools, *decode_hosted(asked, field_paths))
     part_paths = PartPaths()
     conversation = (*decode_system(asked.system), *decode_messages(asked.messages, part_paths))
     messages, answer_prefix = split_answer_prefix(conversation)
@@ -48,8 +49,8 @@ def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
         part_paths=part_paths.of(messages),
         answer_prefix=answer_prefix,
         tools=tools,
-        hosted=(*hosted, *decode_hosted(asked, field_paths)),
-        tool_policy=decode_tool_choice(asked.tool_choice, tools),
+        hosted=hosted,
+        tool_policy=decode_tool_choice(asked.tool_choice, tools, hosted),
         reasoning=_reasoning(asked, answer_prefix),
         stop=tuple(asked.stop_sequences or ()),
     )

@@ -82,10 +82,13 @@ def decode_hosted(asked: m.MessagesRequest, field_paths: FieldPaths) -> tuple[Ho
 
 
 def decode_tool_choice(
-    choice: m.MessagesToolChoice | None, tools: tuple[FunctionTool, ...]
+    choice: m.MessagesToolChoice | None,
+    tools: tuple[FunctionTool, ...],
+    hosted: tuple[HostedTool, ...] = (),
 ) -> ToolPolicy:
-    """Return the tool policy that `tool_choice` asks for. Raises InvalidRequest if a call is
-    required and `tools` has no matching function."""
+    """Return the tool policy that `tool_choice` asks for. `any` is satisfied by server-side tools
+    too; only functions can be chosen by name. Raises InvalidRequest if a call is required and no
+    tool matches."""
     if choice is None:
         return ToolPolicy()
     parallel = not choice.disable_parallel_tool_use
@@ -93,9 +96,8 @@ def decode_tool_choice(
         return ToolPolicy("none")
     if choice.type == "auto":
         return ToolPolicy("auto", parallel=parallel)
-    if not tools:
-        why = f'is "{choice.type}", but the request has no tools of its own'
-        refuse("tool_choice.type", why)
+    if not tools and not hosted:
+        refuse("tool_choice.type", f'is "{choice.type}", but the request has no tools')
     if choice.type == "any":
         return ToolPolicy("required", parallel=parallel)
     if choice.name is None:
