@@ -112,6 +112,7 @@ async def test_stream_has_the_named_events_in_the_order_of_the_run() -> None:
     assert complete["phase"] == "complete"
     assert complete["data"] == {
         "tool_type": "code_execution",
+        "result": "2",
         "images_base64": ["cG5n"],
         "execution_time_ms": 0,
     }

@@ -155,6 +155,7 @@ def _python_result(activity: PythonActivity) -> dict[str, Any]:
     return _given(
         stdout=activity.stdout,
         stderr=activity.stderr,
+        result=activity.result,
         exception=activity.exception,
         images_base64=_base64(activity.images),
         video_frames_base64=_base64(activity.video_frames),

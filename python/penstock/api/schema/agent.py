@@ -36,6 +36,7 @@ class ToolProgressData(Struct, kw_only=True):
     arguments: Any | UnsetType = UNSET
     stdout: str | UnsetType = UNSET
     stderr: str | UnsetType = UNSET
+    result: str | UnsetType = UNSET
     exception: str | UnsetType = UNSET
     exit_code: int | UnsetType = UNSET
     status: str | UnsetType = UNSET
