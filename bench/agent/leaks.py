@@ -26,8 +26,10 @@ AT_ONCE = 8
 TIMEOUT_S = 0.2
 CANCEL_S = 0.02
 WATCH_S = 0.2
+REAP_S = 10.0
 LAUNCHER = "penstock-sandbo"  # as the kernel cuts the name
 KINDS = ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup")
+FIRST_USER, USERS = 0x5000_0000, 1024  # the users of a server's containers
 CGROUPS = Path("/sys/fs/cgroup")
 ENDLESS = "while True: pass"
 PYTHON = "x = {0}\nopen('file{0}.txt', 'w').write('a' * 1000)\nprint(x)"
@@ -83,15 +85,15 @@ async def _measure(calls: int, sessions: int, folder: Path) -> Section:
     finally:
         watch.cancel()
         await made.close()
-    await asyncio.sleep(WATCH_S)
+    await _wait_until_reaped()
     gc.collect()
     after = _traces(folder)
+    strays = _pids_of_containers()
     left = {
-        "processes": after.processes - before.processes,
+        "processes": after.processes - before.processes + len(strays),
         "files in the temporary folder": after.files - before.files,
         "descriptors": after.descriptors - before.descriptors,
-        "threads": after.threads - before.threads,
-        "namespaces": len(seen & _namespaces(_all_pids())),
+        "namespaces": len(seen & _namespaces(strays)),
         "cgroups": len([*CGROUPS.rglob(f"penstock-{os.getpid()}-*")]),
         "running containers": made.running,
     }
@@ -101,6 +103,8 @@ async def _measure(calls: int, sessions: int, folder: Path) -> Section:
         "calls": dict(counts),
         "containers_at_the_end": most,
         "namespaces_seen": len(seen),
+        "threads": [before.threads, after.threads],
+        "strays": [_description(pid) for pid in strays],
     }
     return Section(figures, details)
 
@@ -108,9 +112,17 @@ async def _measure(calls: int, sessions: int, folder: Path) -> Section:
 async def _warm_up(sessions: int) -> None:
     """Start and end a container, so that threads and descriptors that stay are there already."""
     made = Containers(msgspec.structs.replace(SETTINGS, max_containers=sessions))
-    containers = [await made.container(f"cntr_warm{number}") for number in range(AT_ONCE * 4)]
+    containers = [await made.container(f"cntr_warm{number}") for number in range(AT_ONCE)]
     await asyncio.gather(*(c.run_python(PythonJob(code="x = 1")) for c in containers))
     await made.close()
+
+
+async def _wait_until_reaped() -> None:
+    """Wait for the machine's init, which reaps the inits whose launchers were killed."""
+    for _ in range(round(REAP_S / WATCH_S)):
+        await asyncio.sleep(WATCH_S)
+        if not _pids_of_containers():
+            return
 
 
 async def _work(
@@ -209,8 +221,30 @@ def _namespaces(pids: list[int]) -> set[tuple[str, int]]:
     return found
 
 
-def _all_pids() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+def _pids_of_containers() -> list[int]:
+    """Return all processes of this machine with a user of this process's containers. The number of
+    a namespace alone proves nothing: the kernel uses it again for other programs."""
+    first = FIRST_USER + os.getpid() % 65536 * USERS
+    pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+    return [pid for pid in pids if first <= _user(pid) < first + USERS]
+
+
+def _description(pid: int) -> str:
+    """Return name, state, parent and namespaces of a process."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return f"{pid}: has ended"
+    wanted = ("Name", "State", "PPid", "NSpid")
+    return " ".join(" ".join(line.split()) for line in status if line.split(":")[0] in wanted)
+
+
+def _user(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
 
 
 def _traces(folder: Path) -> Traces:

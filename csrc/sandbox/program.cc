@@ -35,7 +35,7 @@ void reset_signals() {
         _exit(127);
     };
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setsid();
+    setpgid(0, 0);
     reset_signals();
     if (chdir(request.folder.c_str()) != 0 || !confine())
         give_up();
@@ -91,8 +91,8 @@ void tell(Notice::What what, int value) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_NAME, "supervisor");
-    // A session of its own: signals to the group of init's starter do not end it.
-    setsid();
+    // A group of its own: signals to the group of init's starter do not end it.
+    setpgid(0, 0);
     int errors[2];
     if (!arrange_descriptors(request, notices) || pipe2(errors, O_CLOEXEC) != 0) {
         tell(Notice::What::failed, errno);

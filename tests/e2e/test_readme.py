@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,25 @@ BLOCKS = [
     for block in re.findall(r"(?:^    .*\n)+", README.read_text(), re.MULTILINE)
 ]
 COMMANDS = [block for block in BLOCKS if "curl " in block and not OTHERS.search(block)]
+TOOLS = "code_interpreter"  # in commands that need a server with tools
 
 
-@pytest.mark.parametrize("block", COMMANDS, ids=lambda block: block.split("\n")[0][:60])
+@pytest.mark.parametrize(
+    "block", [b for b in COMMANDS if TOOLS not in b], ids=lambda block: block.split("\n")[0][:60]
+)
 def test_a_command_works_as_written(server: RunningServer, tmp_path: Path, block: str) -> None:
+    run_block(block, server, tmp_path)
+
+
+def test_the_command_with_tools_works_as_written(
+    start_server: Callable[..., RunningServer], tmp_path: Path
+) -> None:
+    (block,) = (block for block in COMMANDS if TOOLS in block)
+    run_block(block, start_server("--enable-code-execution"), tmp_path)
+
+
+def run_block(block: str, server: RunningServer, tmp_path: Path) -> None:
+    """Run a block of the README against a server. Fails if a command or an answer is an error."""
     script = block.replace("localhost:1234", server.url.removeprefix("http://"))
     script = script.replace("curl ", "curl -sS --fail-with-body -m 120 ")
     done = subprocess.run(

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+
+# Imported now, since an ordinary user may not be able to read the library later.
+import concurrent.futures.thread  # noqa: F401
 import ctypes
+import errno
 import os
 import shutil
+import struct
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +27,8 @@ PYTHON = shutil.which("python3", path=SYSTEM_PATH) or "/usr/bin/python3"
 ENVIRONMENT = {"PATH": SYSTEM_PATH, "HOME": "/mnt/data", "LC_ALL": "C.UTF-8"}
 ORDINARY_USER = 54321
 CLONE_NEWUSER = 0x10000000
+PR_SET_SECCOMP = 22
+PR_SET_NO_NEW_PRIVS = 38
 # The report of a scenario that ran to its end.
 PASSED = "passed"
 
@@ -108,6 +115,29 @@ def run_without_namespaces(scenario: Callable[[], Awaitable[None]], user: int) -
             os.setuid(user)
 
     return _in_child(forbid, scenario, in_user_namespace=True)
+
+
+def run_without_system_call(
+    scenario: Callable[[], Awaitable[None]], number: int, argument: int | None = None
+) -> str:
+    """Run a scenario as if the kernel lacked a system call, or its form with this first argument.
+
+    Returns PASSED or the scenario's traceback.
+    """
+
+    def refuse() -> None:
+        # Load the number; skip if another. Load the first argument; skip if another. ENOSYS.
+        code = [(0x20, 0, 0, 0), (0x15, 0, 1 if argument is None else 3, number)]
+        if argument is not None:
+            code += [(0x20, 0, 0, 16), (0x15, 0, 1, argument)]
+        code += [(0x06, 0, 0, 0x00050000 | errno.ENOSYS), (0x06, 0, 0, 0x7FFF0000)]
+        program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+        header = struct.pack("HxxxxxxP", len(code), ctypes.addressof(program))
+        libc = ctypes.CDLL(None)
+        assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+        assert libc.prctl(PR_SET_SECCOMP, 2, header) == 0
+
+    return _in_child(refuse, scenario)
 
 
 def _in_child(

@@ -266,3 +266,8 @@ async def test_what_a_program_prints_does_not_reach_its_channel(sandbox: Sandbox
     assert process.channel is not None
     assert await process.channel[0].read() == b"real\n"
     assert (await finish(process)).stdout == "forged\n"
+
+
+async def test_programs_have_the_lowest_priority(sandbox: Sandbox) -> None:
+    done = await python(sandbox, "import os; print(os.getpriority(os.PRIO_PROCESS, 0))")
+    assert done.stdout == "19\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -27,12 +28,14 @@ from tests.sandbox import test_escapes_of_processes as processes
 from tests.sandbox.confined import (
     ORDINARY_USER,
     PASSED,
+    PR_SET_SECCOMP,
     PYTHON,
     host_processes,
     launched,
     python,
     run_as_ordinary_user,
     run_without_namespaces,
+    run_without_system_call,
     shell,
 )
 
@@ -106,6 +109,31 @@ async def check_fallback() -> None:
     with pytest.raises(MissingLayer, match="namespaces") as raised:
         await Sandbox.launch(SandboxSpec(settings=SandboxSettings(mode="on")))
     assert raised.value.layer == "namespaces"
+
+
+# layer: (system call on x86_64, on aarch64, first argument)
+LAYER_CALLS = {"landlock": (444, 444, None), "seccomp": (157, 167, PR_SET_SECCOMP)}
+
+
+@pytest.mark.parametrize("layer", LAYER_CALLS)
+def test_a_layer_that_the_kernel_lacks_is_named_in_auto_and_refused_in_on(layer: str) -> None:
+    on_x86_64, on_aarch64, argument = LAYER_CALLS[layer]
+    number = on_x86_64 if platform.machine() == "x86_64" else on_aarch64
+
+    async def scenario() -> None:
+        async with launched(SandboxSettings(mode="auto")) as sandbox:
+            assert sandbox.layers.namespaces
+            assert not getattr(sandbox.layers, layer)
+            assert layer in dict(sandbox.layers.missing)
+            assert (await shell(sandbox, "echo alive")).stdout == "alive\n"
+        with pytest.raises(MissingLayer) as raised:
+            await Sandbox.launch(SandboxSpec(settings=SandboxSettings(mode="on")))
+        assert raised.value.layer == layer
+        layers._probe.cache_clear()
+        with pytest.raises(MissingLayer, match=layer):
+            require_layers(SandboxSettings(mode="on"))
+
+    assert run_without_system_call(scenario, number, argument) == PASSED
 
 
 @needs_root

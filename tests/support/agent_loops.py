@@ -33,7 +33,7 @@ from penstock.text.tool_parsers import TOOL_SYNTAXES, AnswerSyntax
 from tests.support.checkpoints.tiny_tokenizer import tiny_template, tiny_tokenizer
 from tests.support.scripted_engine import INFO, ScriptedEngine
 
-CONTEXT = 65536
+CONTEXT = 2**20
 
 
 def call(name: str, **arguments: Any) -> str:

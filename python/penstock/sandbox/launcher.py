@@ -179,7 +179,7 @@ class Sandbox:
         channel: bool = False,
         cwd: str | None = None,
     ) -> SandboxProcess:
-        """Start a program in a session of its own, with stdin from /dev/null.
+        """Start a program in a process group of its own, with stdin from /dev/null.
 
         `argv[0]` is an absolute path; `env` is the whole environment; with `channel`, descriptor 3
         of the program is a stream socket to the server. Raises OSError if the program cannot
@@ -341,5 +341,6 @@ class Sandbox:
         except subprocess.TimeoutExpired:
             self._launcher.kill()
             await asyncio.to_thread(self._launcher.wait)
-        _outer_ids.discard(self._outer_id)
-        self.closed.set_result(None)
+        finally:
+            _outer_ids.discard(self._outer_id)
+            self.closed.set_result(None)

@@ -107,6 +107,7 @@ async def test_stream_has_the_named_events_in_the_order_of_the_run() -> None:
         "tool_name": "service_execute_python",
         "phase": "calling",
         "data": {"tool_type": "code_execution", "code": "1+1"},
+        "choices": [],
     }
     assert complete["phase"] == "complete"
     assert complete["data"] == {
@@ -123,11 +124,14 @@ async def test_stream_has_the_named_events_in_the_order_of_the_run() -> None:
             "round": 0,
             "tool": {"source": "built_in", "kind": "code_execution", "label": "Python code"},
             "arguments": {"code": "1+1"},
+            "choices": [],
         }
     ]
     validator_of_type("AgenticToolCallProgress").validate(complete)
     validator_of_type("AgenticToolApprovalRequired").validate(named[approval][0])
-    validator_of_type("FileObject").validate(named["file_produced"][0])
+    file = named["file_produced"][0]
+    assert file.pop("choices") == []
+    validator_of_type("FileObject").validate(file)
 
 
 async def test_official_client_reads_past_named_events() -> None:
@@ -142,7 +146,9 @@ async def test_official_client_reads_past_named_events() -> None:
             final = await events.get_final_completion()
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == final.choices[0].message.content == "I compute.\n\nIt is 2."
-    others = [chunk for chunk in chunks if not chunk.choices]
+    # Users of the client loop over `choices`, which must be a list in every event.
+    others = [chunk for chunk in chunks if chunk.choices == []]
+    assert len(others) + sum(bool(chunk.choices) for chunk in chunks) == len(chunks)
     assert [(chunk.model_extra or {})["type"] for chunk in others[:3]] == [
         "agentic_tool_call_progress",
         "agentic_tool_approval_required",

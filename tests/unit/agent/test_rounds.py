@@ -38,7 +38,14 @@ from penstock.dialog import (
     TurnEnded,
 )
 from penstock.dialog.fold import fold
-from tests.support.agent_loops import Arguments, TestTool, ask, call, scripted_agent
+from tests.support.agent_loops import (
+    Arguments,
+    ScriptedAgent,
+    TestTool,
+    ask,
+    call,
+    scripted_agent,
+)
 from tests.support.stores import opened, sqlite_settings
 
 DENY = AgentSettings(agent_permission="deny")
@@ -285,6 +292,27 @@ async def test_output_files_are_stored_and_described_to_the_model() -> None:
     assert await agent.files.read(produced.id) == file.data
     assert produced.id in agent.prompt(1) and "x,y" in agent.prompt(1)
     assert fold(events).choices[0].files == [produced]
+
+
+async def test_the_model_sees_at_most_1024_bytes_of_an_output_file() -> None:
+    tool = TestTool(files=(OutputFile("a.txt", b"x" * 1025), OutputFile("b.txt", b"y" * 1024)))
+    agent = scripted_agent([call("echo", text="x"), "ok"], [tool])
+    await agent.run(ask())
+    long, short = json.loads(fold_result(agent))["files"]
+    assert long["preview"] == "x" * 1024 and long["truncated"] is True and "text" not in long
+    assert short["text"] == "y" * 1024 and "truncated" not in short
+
+
+def fold_result(agent: ScriptedAgent) -> str:
+    """Return the result that the second prompt shows."""
+    return agent.prompt(1).split("<tool_response>\n")[1].split("\n</tool_response>")[0]
+
+
+async def test_256_rounds_are_the_limit_without_another_one() -> None:
+    tool = TestTool()
+    agent = scripted_agent([call("echo", text=str(i)) for i in range(300)], [tool])
+    answer = fold(await agent.run(ask()))
+    assert len(tool.calls) == 256 and answer.choices[0].finish == "rounds"
 
 
 async def test_an_unchanged_output_file_is_announced_once() -> None:

@@ -58,6 +58,7 @@ COMMON_PACKAGES: Final = frozenset(
     ]
 )
 """Packages that models use often."""
+OFTEN_IMPORTED: Final = ("numpy", "pandas", "scipy", "sympy", "matplotlib", "requests")
 
 
 class PythonArguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -180,10 +181,15 @@ def _description(facts: SandboxFacts, timeout_s: int) -> str:
 
 def _named(packages: Sequence[str]) -> str:
     """Return the names of packages for the model; of many packages only the common ones, because
-    each name costs tokens of every prompt."""
+    each name costs tokens of every prompt. Packages that models import unasked are named as
+    missing."""
     if not packages:
         return "the standard library only"
-    if len(packages) <= MAX_NAMED_PACKAGES:
-        return ", ".join(packages)
-    common = [name for name in packages if name.lower() in COMMON_PACKAGES]
-    return ", ".join([*common, f"and {len(packages) - len(common)} others"])
+    shown = list(packages)
+    if len(packages) > MAX_NAMED_PACKAGES:
+        common = [name for name in packages if name.lower() in COMMON_PACKAGES]
+        shown = [*common, f"and {len(packages) - len(common)} others"]
+    installed = {name.lower() for name in packages}
+    missing = [name for name in OFTEN_IMPORTED if name not in installed]
+    absent = f". Not installed: {', '.join(missing)}" if missing else ""
+    return ", ".join(shown) + absent

@@ -4,6 +4,7 @@ dialects."""
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from penstock.dialog import (
 PROGRESS: Final = "agentic_tool_call_progress"
 APPROVAL: Final = "agentic_tool_approval_required"
 FILE: Final = "file_produced"
+NO_MORE: Final[Mapping[str, Any]] = {}
 
 AgentEvent = ToolCalling | ToolCompleted | ApprovalRequired | FileProduced
 
@@ -45,10 +47,10 @@ def agent_event(event: AgentEvent) -> tuple[str, dict[str, Any]]:
             return FILE, file_object(event.file)
 
 
-def agent_frame(event: AgentEvent) -> bytes:
-    """Return the named SSE frame that reports `event`."""
+def agent_frame(event: AgentEvent, more: Mapping[str, Any] = NO_MORE) -> bytes:
+    """Return the named SSE frame that reports `event`. `more`: fields that the dialect adds."""
     name, data = agent_event(event)
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), orjson.dumps(data))
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), orjson.dumps({**data, **more}))
 
 
 def agentic_tool_call(run: ToolRun) -> dict[str, Any]:

@@ -17,6 +17,7 @@ SIZES: Final = {
     "histogram": 2 * 1024 * 1024,
     "counter": 256 * 1024,
     "gauge_livesum": 256 * 1024,
+    "gauge_max": 64 * 1024,
 }
 """File kind -> size in bytes: several times the size needed for all combinations of route and
 status. The library extends a file that is too small, and the added part is not allocated."""

@@ -6,6 +6,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+NoChoices = Annotated[
+    list[None],
+    Meta(max_length=0, description="Only in chat streams, whose clients read events as chunks."),
+]
 ToolType = Literal["code_execution", "web_search", "shell", "custom"]
 
 
@@ -56,6 +60,7 @@ class AgenticToolCallProgress(Struct, tag="agentic_tool_call_progress", tag_fiel
     phase: Literal["calling", "complete"]
     data: ToolProgressData
     sequence_number: int | UnsetType = UNSET
+    choices: NoChoices | UnsetType = UNSET
 
 
 class ApprovalTool(Struct):
@@ -75,6 +80,7 @@ class AgenticToolApprovalRequired(Struct, tag="agentic_tool_approval_required", 
     round: int
     tool: ApprovalTool
     arguments: Any
+    choices: NoChoices | UnsetType = UNSET
 
 
 class FileSource(Struct):

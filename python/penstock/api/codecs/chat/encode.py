@@ -108,7 +108,8 @@ class ChatStream:
                 self._rounds.part_ended(event)
                 return b""
             case ToolCalling() | ToolCompleted() | ApprovalRequired() | FileProduced():
-                return agent_frame(event)
+                # OpenAI's client reads each event as a chunk, and its users loop over `choices`.
+                return agent_frame(event, {"choices": []})
 
     def fail(self, error: ServiceError) -> bytes:
         return error_frames(error)
