@@ -1,7 +1,4 @@
-"""Server tool: the server runs the model's Python code in its sandbox and returns the files.
-
-Server: penstock serve qwen2.5-coder-1.5b-instruct --enable-code-execution
-"""
+"""Server tool: the server runs the model's Python code in its sandbox and returns the files."""
 
 import sys
 
