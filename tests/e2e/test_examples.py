@@ -42,6 +42,11 @@ def test_every_example_is_run_by_a_test_and_listed_in_the_index() -> None:
         assert f'"{path.name}"' in tested and f"({path.name})" in index
 
 
+def test_the_agent_example_runs(start_server: Callable[..., RunningServer]) -> None:
+    url = start_server("--enable-code-execution").url
+    assert run("agent.py", url).splitlines()[-1] in ("status: completed", "status: incomplete")
+
+
 def test_the_embeddings_example_runs(
     start_server: Callable[..., RunningServer], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +30,8 @@ def list_servers(
 
     if mcp_config is None:
         raise SettingsError("--mcp-config: name the JSON file with the MCP servers")
+    # Failures are in the result. The command does not try again.
+    logging.getLogger("penstock.agent.mcp").setLevel(logging.ERROR)
     config = read_mcp_config(mcp_config)
     patience_s = max((server.timeout_s for server in config.servers), default=0.0) + 1
 

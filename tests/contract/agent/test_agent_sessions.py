@@ -108,8 +108,11 @@ async def test_a_deleted_session_ends_its_container() -> None:
     async with agent_server([python("x = 1"), "ok"]) as server:
         session = (await chat(server))["session_id"]
         assert server.tools.running_containers == 1
+        gauge = "service_agent_sandboxes_running"
+        assert f"{gauge} 1.0" in (await server.serving.http.get("/metrics")).text
         await server.serving.http.delete(f"/v1/sessions/{session}")
         assert server.tools.running_containers == 0
+        assert f"{gauge} 0.0" in (await server.serving.http.get("/metrics")).text
 
 
 async def test_progress_and_files_are_events_of_the_stream() -> None:

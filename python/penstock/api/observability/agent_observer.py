@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -10,6 +10,9 @@ from penstock.agent.protocols import ApprovalOutcome, CallStatus
 from penstock.api.observability.access_log import AccessLog
 from penstock.api.observability.request_record import current_record
 from penstock.dialog import ServerTool
+
+if TYPE_CHECKING:
+    from penstock.agent.server_tools import ServerTools
 
 CALL_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
@@ -51,10 +54,10 @@ class AgentMetrics:
             multiprocess_mode="max",
         )
 
-    def set_state(self, running_containers: int, connected_servers: int) -> None:
-        """Set the gauges of this process."""
-        self.sandboxes.set(running_containers)
-        self.mcp_servers.set(connected_servers)
+    def show_state(self, tools: ServerTools) -> None:
+        """Set the gauges to the state of this process's tools."""
+        self.sandboxes.set(tools.running_containers)
+        self.mcp_servers.set(sum(server.connected for server in tools.mcp_status()))
 
 
 class AgentRecorder:

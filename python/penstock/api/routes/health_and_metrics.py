@@ -27,9 +27,7 @@ class ExposeMetrics:
         if metrics is None:
             await send_text(b"metrics disabled", send, status=503)
             return
-        tools = self._services.tools
-        if tools is not None:
-            connected = sum(server.connected for server in tools.mcp_status())
-            metrics.agent.set_state(tools.running_containers, connected)
+        if self._services.tools is not None:
+            metrics.agent.show_state(self._services.tools)
         text = metrics.expose(await self._services.models.gauges())
         await send_text(text, send, content_type=CONTENT_TYPE)

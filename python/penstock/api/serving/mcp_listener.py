@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from contextlib import aclosing
 from typing import Any, Final
@@ -31,6 +32,8 @@ from penstock.dialog import (
 )
 from penstock.dialog.fold import Fold
 from penstock.dialog.tool_names import EXECUTE_PYTHON, EXTRACT_PAGE, SEARCH_THE_WEB, SHELL
+
+log = logging.getLogger(__name__)
 
 OFFERED: Final = frozenset(
     tool.name for tool in (EXECUTE_PYTHON, SHELL, SEARCH_THE_WEB, EXTRACT_PAGE)
@@ -74,6 +77,9 @@ class McpListener:
         waiting = asyncio.ensure_future(started.wait())
         await asyncio.wait({self._task, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
+        if started.is_set():
+            host, port = self._bound.getsockname()[:2]
+            log.info("MCP server at port %d of %s, path /mcp", port, host)
 
     async def close(self) -> None:
         """Close all connections, which cancels running calls."""

@@ -46,6 +46,9 @@ STORE_PAUSE_S: Final = 1.0
 """Seconds after the start at which the store is opened. Its libraries take 0.25 s to load, which
 would delay the first requests. A request that needs the store opens it earlier."""
 
+TOOL_STATE_PAUSE_S: Final = 5.0
+"""Seconds between updates of the gauges of server tools, with several API processes."""
+
 GC_THRESHOLDS: Final = (20_000, 1, 1)
 """Thresholds of the garbage collector. Each collection traverses the objects of all running
 requests, which leave almost no cycles. With Python's default thresholds, collections take a tenth
@@ -128,10 +131,12 @@ class ApiProcess:
             handles_signals=handles_signals,
         )
         opening = asyncio.create_task(self._open_store())
+        reporting = asyncio.create_task(self._report_tools())
         try:
             await server.serve(sockets=[bound])
         finally:
             opening.cancel()
+            reporting.cancel()
             await services.close()
 
     async def close(self) -> None:
@@ -164,6 +169,13 @@ class ApiProcess:
             embed=self._embed,
             observer=AgentRecorder(metrics, self._access_log),
         )
+
+    async def _report_tools(self) -> None:
+        """Keep the gauges of server tools current for the other API processes, which expose them
+        too. A process sets its own when it exposes them."""
+        while self._metrics is not None and self._settings.workers > 1:
+            self._metrics.agent.show_state(self._tools)
+            await asyncio.sleep(TOOL_STATE_PAUSE_S)
 
     async def _embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Return embeddings of texts by the first loaded embedding model. Raises ServiceError."""

@@ -121,8 +121,8 @@ def _search(
     if options.external_web_access is False:
         refuse(
             f"{path}.external_web_access",
-            "cannot be false: a search of the server (--enable-search) needs the web; turn"
-            ' `web_search` off in the client (Codex: web_search = "disabled")',
+            "cannot be false: a search of the server (--enable-search) needs the web; use live"
+            ' search in the client (Codex: web_search = "live"), or none (web_search = "disabled")',
             code="unsupported_value",
         )
     size = options.search_context_size
