@@ -31,11 +31,12 @@ bool make_owned(const std::string& path, uint32_t owner) {
 } // namespace
 
 Failure make_folders(const Spec& spec, uint32_t owner, Places& places) {
-    char base[] = "/tmp/penstock-sandbox-XXXXXX";
-    if (!mkdtemp(base))
+    // The name tells an operator which server made the folder.
+    std::string base = "/tmp/penstock-sandbox-" + std::to_string(getppid()) + "-XXXXXX";
+    if (!mkdtemp(base.data()))
         return failure("folders", base);
     places.base = base;
-    if (owner != 0 && chown(base, owner, owner) != 0)
+    if (owner != 0 && chown(base.c_str(), owner, owner) != 0)
         return failure("folders", "chown");
     places.work = spec.host_workdir.empty() ? places.base + "/data" : spec.host_workdir;
     places.temporary = places.base + "/tmp";
