@@ -12,9 +12,9 @@ from penstock.sandbox.types import DeclaredFile, PythonJob
 from tests.sandbox_containers.conftest import RunPython, until_made
 
 ENDLESS = """\
-import time
 while True:
     try:
+        import time
         time.sleep(1)
     except BaseException:
         pass
@@ -181,6 +181,7 @@ async def test_code_is_interrupted_at_its_time_out(python: RunPython, code: str)
     "code", [ENDLESS, "import re; re.match(r'(a+)+$', 'a' * 64 + 'b')", "sum(range(10**13))"]
 )
 async def test_code_that_resists_interrupts_is_killed(python: RunPython, code: str) -> None:
+    await python("1")  # the interpreter has started: the interrupt meets the code
     done = await python(code, timeout_s=0.3)
     assert done.status == "timeout"
     if done.killed:
