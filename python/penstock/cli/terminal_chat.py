@@ -25,6 +25,7 @@ from penstock.dialog import (
     FileProduced,
     GenerateRequest,
     PartEnded,
+    PartStarted,
     Reasoning,
     ReasoningDelta,
     RunEnded,
@@ -153,11 +154,17 @@ class Chat:
         return complete
 
     async def _show(self, text: str, shown: list[str]) -> None:
+        in_line = False  # whether the last line of the output has text of the answer
         async with contextlib.aclosing(self._agent.run(self._conversation.request(text))) as events:
             async for event in events:
                 match event:
+                    case PartStarted(kind="text") if shown:
+                        shown.append("\n\n")
+                        if in_line:
+                            self._write("\n", None)
                     case TextDelta():
                         shown.append(event.text)
+                        in_line = not event.text.endswith("\n")
                         self._write(event.text, None)
                     case ReasoningDelta():
                         self._write(event.text, "dim italic")
@@ -168,6 +175,7 @@ class Chat:
                     case RunEnded():
                         self._write("\n", None)
                     case ToolCalling():
+                        in_line = in_line and self._notes is not self._console
                         self._note("\n" + call_text(event.tool, event.activity))
                     case ToolCompleted():
                         self._note(result_text(event.run))

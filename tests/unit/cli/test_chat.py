@@ -7,6 +7,7 @@ import io
 import os
 import signal
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -287,6 +288,21 @@ def test_the_person_at_the_terminal_decides(monkeypatch):
     chat._decide = lambda *given, **named: decided.append((given, named))
     chat.answer_once("hi")
     assert decided == [(("appr_1", "approve", None), {"remember": True})]
+
+
+def test_texts_of_one_answer_are_on_lines_of_their_own():
+    def script(request):
+        first, second = (list(spoken(said)(request)) for said in ("I look.", "It is 2."))
+        yield from first[:-2]
+        yield from (
+            msgspec.structs.replace(event, part=1) for event in second if hasattr(event, "part")
+        )
+        yield from second[-2:]
+
+    chat, _, conversation, out = chat_over(script)
+    chat.answer_once("hi")
+    assert out.getvalue() == "I look.\nIt is 2.\n"
+    assert conversation.messages[1] == Message("assistant", (Text("I look.\n\nIt is 2."),))
 
 
 def test_a_conversation_with_tools_keeps_its_container_until_it_is_cleared():
