@@ -168,10 +168,10 @@ def tool_events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def worker_of(server: RunningServer, answer: httpx.Response) -> int:
     """Return the process id of the API process at the other end of a connection."""
-    port = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
+    port: int = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
     for worker in psutil.Process(server.process.pid).children():
         if any(one.raddr and one.raddr.port == port for one in worker.net_connections("tcp")):
-            return worker.pid
+            return int(worker.pid)
     raise AssertionError("no API process has the connection")
 
 
@@ -216,11 +216,11 @@ def test_responses_has_an_item_for_the_call(server: RunningServer) -> None:
     shown: list[dict[str, Any]] = []
     for message in shown_calls():
         shown += responses_items(message)
-    client = openai.OpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0)
-    answer: Any = client.responses.create(
+    client: Any = openai.OpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0)
+    answer = client.responses.create(
         model="default",
-        input=[*shown, question(CODE)],  # type: ignore[list-item]
-        tools=[INTERPRETER],  # type: ignore[list-item]
+        input=[*shown, question(CODE)],
+        tools=[INTERPRETER],
         tool_choice="required",
         temperature=0,
         max_output_tokens=150,
@@ -234,12 +234,12 @@ def test_responses_has_an_item_for_the_call(server: RunningServer) -> None:
 
 def test_messages_has_blocks_for_the_call(server: RunningServer) -> None:
     shown = [messages_message(message) for message in shown_calls()]
-    client = anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0)
-    answer: Any = client.messages.create(
+    client: Any = anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0)
+    answer = client.messages.create(
         model="default",
         max_tokens=150,
-        messages=[*shown, question(CODE)],  # type: ignore[list-item]
-        tools=[{"type": "code_execution_20250825", "name": "code_execution"}],  # type: ignore
+        messages=[*shown, question(CODE)],
+        tools=[{"type": "code_execution_20250825", "name": "code_execution"}],
         tool_choice={"type": "any"},
         extra_body={"max_tool_rounds": 1, "temperature": 0},
     )

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+import signal
 
-from tests.sandbox_containers.conftest import RunPython
+import pytest
+import uvloop
+
+from penstock.sandbox.containers import Containers
+from penstock.sandbox.python_session import PythonSession
+from penstock.sandbox.types import PythonJob, PythonResult
+from tests.sandbox_containers.conftest import RunPython, agent_settings
 
 PNG = b"\x89PNG"
 
@@ -132,3 +139,29 @@ async def test_images_over_the_limit_are_dropped_with_a_note(python: RunPython) 
     )
     assert len(done.images) == 32
     assert "2 images over the limits" in done.stderr
+
+
+def test_an_interpreter_that_dies_as_it_starts_is_a_result_under_uvloop() -> None:
+    """uvloop raises RuntimeError for a write to a connection that is lost already."""
+
+    async def run() -> PythonResult:
+        containers = Containers(agent_settings())
+        try:
+            container = await containers.container("session")
+            await container.run_python(PythonJob(code="1"))
+            sandbox, facts = container._sandbox, await containers.python_facts()
+            assert sandbox is not None
+            session = await PythonSession.start(sandbox, facts)
+            await session._process.signal(signal.SIGKILL)
+            await asyncio.wait({session._exit})
+            while not session._requests.is_closing():
+                session._requests.write(b"x")
+                await asyncio.sleep(0)
+            result = await session.run(PythonJob(code="1"))
+            await session.close()
+            return result
+        finally:
+            await containers.close()
+
+    result = uvloop.run(run())
+    assert "ended unexpectedly (SIGKILL" in (result.exception or "") and result.state_lost

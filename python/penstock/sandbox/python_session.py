@@ -95,6 +95,8 @@ class PythonSession:
         self._process.close()
 
     async def _exchange(self, nonce: bytes, marker: bytes, code: str) -> Reply:
+        if self._requests.is_closing():  # uvloop's write() would raise a RuntimeError
+            raise ConnectionResetError
         self._requests.write(encode_job(nonce, marker, code))
         await self._requests.drain()
         return await read_reply(self._replies, nonce)

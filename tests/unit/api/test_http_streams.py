@@ -11,7 +11,14 @@ from scripted_answers import CHAT, HELLO, waiting
 
 from penstock.config import ServerSettings
 from penstock.dialog import PartStarted, RunStarted, TextDelta
-from tests.support.servers.http_server import CREATED, MODEL, frames_of, serving, spoken
+from tests.support.servers.http_server import (
+    CREATED,
+    MODEL,
+    ScriptedLoop,
+    frames_of,
+    serving,
+    spoken,
+)
 
 
 async def test_idle_stream_gets_keep_alive_comments():
@@ -163,6 +170,36 @@ async def test_stopping_twice_closes_streams_and_is_not_a_client_disconnect(stre
             await answer
         await server.until(lambda: server.loop.running == 0)
     assert "outcome=server_stopped" in caplog.text and "client_disconnected" not in caplog.text
+
+
+class ClosingSlowly(ScriptedLoop):
+    """Ends its work only after `gate` is set."""
+
+    def __init__(self, script):
+        super().__init__(script)
+        self.gate = asyncio.Event()
+
+    async def run(self, request):
+        try:
+            async for event in super().run(request):
+                yield event
+        finally:
+            await self.gate.wait()
+
+
+async def test_a_client_may_leave_after_the_last_event(caplog):
+    """A run with tools has work left then. It is neither cancelled nor recorded as a disconnect."""
+    caplog.set_level("INFO", logger="penstock")
+    loop = ClosingSlowly(spoken("Hello"))
+    async with serving(models={MODEL: loop}) as server:
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            answer = await client.post(CHAT, json=HELLO | {"stream": True})
+            assert frames_of(answer.text)[-1] == "[DONE]"
+        await server.http.get("/health")  # meanwhile the server notices the closed connection
+        loop.gate.set()
+        await server.until(lambda: "request completed" in caplog.text)
+    (line,) = (line for line in caplog.messages if "completed" in line and f"route={CHAT}" in line)
+    assert "outcome=completed" in line
 
 
 async def test_drain_timeout_ends_streams_with_an_error():

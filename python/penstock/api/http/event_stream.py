@@ -67,13 +67,23 @@ class _DisconnectWatch:
         """Cancel the block as if the client had disconnected."""
         self._block.cancel()
 
+    def stop(self) -> None:
+        """Ignore a disconnect from now on: the client has the whole answer."""
+        if self._connection is not None:
+            self._connection.when_gone(None)
+        if self._task is not None:
+            self._task.remove_done_callback(self._gone)
+
     def __enter__(self) -> None:
         self._block.__enter__()
         if self._connection is not None:
             self._connection.when_gone(self._block.cancel)
         else:
             self._task = asyncio.ensure_future(_disconnect(self._receive))
-            self._task.add_done_callback(lambda _: self._block.cancel())
+            self._task.add_done_callback(self._gone)
+
+    def _gone(self, _: asyncio.Future[None]) -> None:
+        self._block.cancel()
 
     def __exit__(
         self,
@@ -167,6 +177,7 @@ class EventStream:
                 raise FailedRun(event)
             event = self._record.field_paths.rewrite_failure(event)
         await self._send_frames(self._encoder.encode(event), more=False)
+        self._watch.stop()
 
     async def _send_frames(self, frames: bytes, *, more: bool = True) -> None:
         if self._keeping is not None and self._keeping is not asyncio.current_task():
