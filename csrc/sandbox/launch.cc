@@ -28,7 +28,7 @@
 namespace penstock::sandbox {
 namespace {
 
-constexpr int kLowestPriority = 19;
+constexpr int kNiceness = 10;
 
 bool receive_text(int fd, std::string& text) {
     char buffer[4096];
@@ -221,13 +221,13 @@ void end_orphans() {
     }
 }
 
-// Gives the container's programs the lowest share of the processors, so that programs that compute
+// Gives the container's programs a small share of the processors, so that programs that compute
 // do not delay the server's streams. The kernel may schedule each session (setsid) as one group:
 // then only the group's value counts, and it holds for all programs of the container because none
 // of them starts in a session of its own. A failure only costs speed.
 void yield_to_the_server() {
-    setpriority(PRIO_PROCESS, 0, kLowestPriority);
-    write_text("/proc/self/autogroup", std::to_string(kLowestPriority));
+    setpriority(PRIO_PROCESS, 0, kNiceness);
+    write_text("/proc/self/autogroup", std::to_string(kNiceness));
 }
 
 } // namespace
