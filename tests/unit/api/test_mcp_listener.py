@@ -10,6 +10,7 @@ from typing import Any
 from mcp import Client
 
 from penstock.agent.server_tools import ServerTools
+from penstock.api.observability.agent_observer import AgentRecorder
 from penstock.api.serving.mcp_listener import McpListener
 from penstock.api.serving.sockets import bind_socket
 from penstock.base.errors import InvalidRequest
@@ -26,8 +27,14 @@ async def listening(script: Any = None, **agent: Any) -> AsyncIterator[tuple[Ser
     settings = ServerSettings(host="127.0.0.1", agent=AgentSettings(**agent))
     async with serving(*([script] if script else []), settings=settings) as server:
         store = server.services.store
+        assert server.services.metrics is not None
         tools = ServerTools(
-            settings.agent, store.files, store.approvals, store.skills, fetch_allow=["127.0.0.1"]
+            settings.agent,
+            store.files,
+            store.approvals,
+            store.skills,
+            fetch_allow=["127.0.0.1"],
+            observer=AgentRecorder(server.services.metrics.agent, None),
         )
         await tools.start()
         bound = bind_socket("127.0.0.1", 0)
@@ -104,9 +111,11 @@ async def test_tools_that_need_an_approval_are_not_offered() -> None:
 
 
 async def test_each_python_call_has_a_container_of_its_own() -> None:
-    async with listening(enable_code_execution=True) as (_, url), Client(url) as client:
+    async with listening(enable_code_execution=True) as (server, url), Client(url) as client:
         for _ in range(2):  # the second call does not find the file of the first
             arguments = {"code": "open('kept', 'x').close()\n6 * 7", "outputs": []}
             result = await client.call_tool("service_execute_python", arguments)
             assert not result.is_error
             assert '"result":"42"' in result.content[0].text  # type: ignore[union-attr]
+        text = (await server.http.get("/metrics")).text
+        assert 'calls_total{status="success",tool="service_execute_python"} 2.0' in text

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from contextlib import aclosing
 from typing import Any, Final
 
 from penstock.agent.mcp_server import ChatMessage, McpService
+from penstock.agent.protocols import CallStatus
 from penstock.agent.server_tools import ServerTools
 from penstock.agent.tools.tool import CallContext, Tool, ToolOutcome
 from penstock.agent.workspace import container_id
@@ -119,12 +121,18 @@ class McpListener:
         session = new_id("mcp-")
         call = ToolCall(new_id("call_"), tool.info.name, "")
         context = CallContext(session, container_id(session), 0, call, _request(()))
+        started_s = time.monotonic()
+        status: CallStatus = "error"
         try:
             tools = await self._tools_of(session)
             if tool.info.name not in tools:
                 raise NotFound(f"the tool {tool.info.name} is gone")
-            return await tools[tool.info.name].run(arguments, context)
+            outcome = await tools[tool.info.name].run(arguments, context)
+            status = "error" if outcome.is_error else "success"
+            return outcome
         finally:
+            seconds = time.monotonic() - started_s
+            self._tools.provider.sources.observer.call_ended(tool.info, status, seconds)
             await self._tools.forget_session(session)
 
     async def _tools_of(self, session: str) -> dict[str, Tool[Any]]:
