@@ -12,12 +12,12 @@ from penstock.agent.calls import CallRunner
 from penstock.agent.output_files import OutputFiles
 from penstock.agent.permissions import CallPermissions, check_can_ask
 from penstock.agent.rounds import MAX_ROUNDS, ToolRounds
-from penstock.agent.sessions import SessionStore, run_in_session
+from penstock.agent.sessions import Answer, SessionStore, run_in_session
 from penstock.agent.tool_provider import ToolProvider
 from penstock.agent.workspace import container_id
 from penstock.base.errors import ServiceError
 from penstock.base.ids import new_id
-from penstock.dialog import Event, File, GenerateRequest, RunFailed
+from penstock.dialog import Event, GenerateRequest, RunFailed
 from penstock.generation import Generator
 from penstock.models.loader.sampling_defaults import SamplingDefaults
 
@@ -99,11 +99,7 @@ class AgentLoop:
     async def _run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
         try:
             request = await self.attach(request)
-            if request.session is None or self._sessions is None:
-                events = self._generator.run(request)
-            else:
-                events = run_in_session(request, self._sessions, self._generator.run)
-            async with aclosing(events):
+            async with aclosing(self._in_session(request, self._generator.run)) as events:
                 async for event in events:
                     yield event
         except ServiceError as error:
@@ -126,11 +122,7 @@ class AgentLoop:
             tools.check(request)
             request = await self.attach(request)
             rounds = await self._rounds(request, tools, session, container, shown_session)
-            if shown_session is None or self._sessions is None:
-                events = rounds.run(request)
-            else:
-                events = run_in_session(request, self._sessions, rounds.run)
-            async with aclosing(events):
+            async with aclosing(self._in_session(request, rounds.run)) as events:
                 async for event in events:
                     yield event
         except ServiceError as error:
@@ -180,6 +172,10 @@ class AgentLoop:
         )
 
     def _needs_attaching(self, request: GenerateRequest) -> bool:
-        return self._attachments is not None and any(
-            isinstance(part, File) for m in request.messages or () for part in m.parts
-        )
+        return self._attachments is not None and request.has_files
+
+    def _in_session(self, request: GenerateRequest, answer: Answer) -> AsyncGenerator[Event, None]:
+        """Return the events of the answer to a request, within its session if it has one."""
+        if request.session is None or self._sessions is None:
+            return answer(request)
+        return run_in_session(request, self._sessions, answer)

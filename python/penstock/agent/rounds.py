@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final, cast
 
@@ -12,6 +12,7 @@ import msgspec
 from penstock.agent.calls import CallRunner
 from penstock.agent.output_files import OutputFiles
 from penstock.agent.protocols import AgentObserver
+from penstock.agent.sessions import Answer
 from penstock.agent.toolbox import Toolbox
 from penstock.dialog import (
     ArgumentsDelta,
@@ -43,7 +44,6 @@ log = logging.getLogger(__name__)
 MAX_ROUNDS: Final = 256
 """Maximum rounds of tool calls if neither the server nor the request sets a limit."""
 
-Answer = Callable[[GenerateRequest], AsyncGenerator[Event, None]]
 _Delta = TextDelta | ReasoningDelta | ArgumentsDelta
 
 

@@ -32,7 +32,6 @@ from penstock.agent.workspace import Containers, Workspace, Workspaces
 from penstock.base.errors import InvalidRequest
 from penstock.config import AgentSettings
 from penstock.dialog import (
-    File,
     FunctionTool,
     GenerateRequest,
     PythonTool,
@@ -181,9 +180,7 @@ class ToolProvider:
         settings = self.sources.settings
         if not (settings.enable_search or settings.needs_sandbox):
             return False
-        if request.file_ids:
-            return True
-        return any(isinstance(part, File) for m in request.messages or () for part in m.parts)
+        return bool(request.file_ids) or request.has_files
 
 
 def _required_files(request: GenerateRequest) -> str:

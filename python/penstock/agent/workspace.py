@@ -94,12 +94,14 @@ class Workspaces:
         errors of the sandbox."""
         assert self._containers is not None, "tools that need a container are off"
         container = await self._containers.container(workspace.container_id)
+        if workspace.is_ready(container):
+            return container
         generation, present = self._present.get(container, (-1, set()))
         if generation != container.generation:
             workspace.is_new = True
             present = set()
-            if workspace.skills:
-                await container.mount_skills(workspace.skills)
+        if workspace.skills:
+            await container.mount_skills(workspace.skills)
         files = [file for file in await workspace.files() if file.id not in present]
         inputs = []
         for file in _latest(files):
@@ -160,11 +162,17 @@ class Workspace:
         self.skills = skills
         self.is_new = False
         self._prepared: Container | None = None
+        self._generation = -1
 
     async def container(self) -> Container:
         """Return the container with the files of the session. Raises the errors of the sandbox."""
-        self._prepared = await self._owner.prepared(self)
-        return self._prepared
+        container = await self._owner.prepared(self)
+        self._prepared, self._generation = container, container.generation
+        return container
+
+    def is_ready(self, container: Container) -> bool:
+        """Whether this run has already prepared the container, and it has not been replaced."""
+        return container is self._prepared and container.generation == self._generation
 
     async def files(self) -> list[StoredFile]:
         """Return the files that the model may read, oldest first."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock.dialog.message import Message
+from penstock.dialog.message import File, Message
 
 
 class SequenceBreaker(msgspec.Struct, frozen=True):
@@ -252,3 +252,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     def num_sequences(self) -> int:
         """Number of sequences that the engine computes for all prompts."""
         return (self.best_of or self.n) * max(1, len(self.prompts))
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the messages have file parts."""
+        return any(isinstance(p, File) for m in self.messages or () for p in m.parts)

@@ -245,6 +245,24 @@ async def test_a_skill_is_mounted_read_only_and_named_to_the_model() -> None:
         assert '"exit_code":0' not in server.prompts[3]
 
 
+async def test_a_skill_of_a_later_turn_is_mounted_in_the_same_container() -> None:
+    texts = [shell("ls"), "ok", shell("cat skills/adder/SKILL.md"), "ok"]
+    manual = "---\nname: adder\ndescription: Adds numbers.\n---\nUse it."
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("adder/SKILL.md", manual)
+    plain = {"type": "shell", "environment": {"type": "container_auto"}}
+    async with agent_server(texts) as server:
+        http = server.serving.http
+        uploaded = await http.post("/v1/skills", files={"files": ("a.zip", archive.getvalue())})
+        first = await http.post("/v1/responses", json={"input": "go", "tools": [plain]})
+        body = {"input": "add", "tools": [with_skill(uploaded.json()["id"])]}
+        body["previous_response_id"] = first.json()["id"]
+        assert (await http.post("/v1/responses", json=body)).status_code == 200
+        assert "Use it." in server.prompts[3]
+        assert server.tools.running_containers == 1
+
+
 async def test_an_unknown_skill_is_refused() -> None:
     async with agent_server([]) as server:
         body = {"input": "x", "tools": [with_skill("skill_none")]}

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import msgspec
-import orjson
 
 from penstock.agent.attachments import text_of
-from penstock.agent.tools.tool import CallContext, ToolOutcome, decode_arguments, function_tool
+from penstock.agent.tools.tool import (
+    CallContext,
+    ToolOutcome,
+    arguments_json,
+    decode_arguments,
+    function_tool,
+)
 from penstock.agent.workspace import Workspace
 from penstock.base.errors import ServiceError
 from penstock.dialog import CustomActivity
@@ -46,7 +51,7 @@ class ReadFile:
         return decode_arguments(arguments, ReadArguments)
 
     def describe(self, arguments: ReadArguments) -> CustomActivity:
-        return CustomActivity(arguments=_arguments_json(arguments))
+        return CustomActivity(arguments=arguments_json(arguments))
 
     async def run(self, arguments: ReadArguments, context: CallContext) -> ToolOutcome:
         try:
@@ -74,7 +79,7 @@ class ReadFile:
         }
         shown = f"{file.name}, characters {start} to {end} of {len(text)}"
         activity = CustomActivity(
-            arguments=_arguments_json(arguments), status="success", content=shown
+            arguments=arguments_json(arguments), status="success", content=shown
         )
         return ToolOutcome(activity, result)
 
@@ -87,10 +92,6 @@ def _named(files: list[StoredFile], wanted: str) -> StoredFile | None:
 
 
 def _failure(arguments: ReadArguments, message: str) -> ToolOutcome:
-    activity = CustomActivity(arguments=_arguments_json(arguments), status="error", content=message)
+    activity = CustomActivity(arguments=arguments_json(arguments), status="error", content=message)
     result = {"file_id": arguments.file_id, "error": message}
     return ToolOutcome(activity, result, is_error=True)
-
-
-def _arguments_json(arguments: ReadArguments) -> str:
-    return orjson.dumps(msgspec.to_builtins(arguments)).decode()

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-import orjson
 
 from penstock.agent.tools.outputs import DeclaredOutput, declared, output_files
-from penstock.agent.tools.tool import CallContext, ToolOutcome, decode_arguments, function_tool
+from penstock.agent.tools.tool import (
+    CallContext,
+    ToolOutcome,
+    arguments_json,
+    decode_arguments,
+    function_tool,
+)
 from penstock.agent.workspace import Workspace
 from penstock.base.errors import ServiceError
 from penstock.dialog import CustomActivity
@@ -39,10 +44,10 @@ class SurfaceOutputs:
         return decode_arguments(arguments, SurfaceArguments)
 
     def describe(self, arguments: SurfaceArguments) -> CustomActivity:
-        return CustomActivity(arguments=_arguments_json(arguments))
+        return CustomActivity(arguments=arguments_json(arguments))
 
     async def run(self, arguments: SurfaceArguments, context: CallContext) -> ToolOutcome:
-        shown = _arguments_json(arguments)
+        shown = arguments_json(arguments)
         try:
             container = await self._workspace.container()
             collected = await container.surface(declared(arguments.outputs))
@@ -58,7 +63,3 @@ class SurfaceOutputs:
             is_error=status == "error",
             files=output_files(collected, arguments.outputs),
         )
-
-
-def _arguments_json(arguments: SurfaceArguments) -> str:
-    return orjson.dumps(msgspec.to_builtins(arguments)).decode()

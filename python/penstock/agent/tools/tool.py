@@ -15,7 +15,6 @@ import msgspec
 from penstock.dialog import (
     FunctionTool,
     GenerateRequest,
-    RequestedFile,
     ServerTool,
     ToolActivity,
     ToolCall,
@@ -40,11 +39,6 @@ class CallContext:
     round: int
     call: ToolCall
     request: GenerateRequest
-
-    @property
-    def requested_files(self) -> tuple[RequestedFile, ...]:
-        """The output files that the client requires from the run."""
-        return self.request.files
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +117,11 @@ def decode_arguments(arguments: str, kind: type[A]) -> A:
         return msgspec.json.decode(arguments.strip() or "{}", type=kind)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise BadArguments(f"invalid arguments: {error}") from None
+
+
+def arguments_json(arguments: msgspec.Struct) -> str:
+    """Return decoded arguments as JSON text, for an activity."""
+    return msgspec.json.encode(arguments).decode()
 
 
 def function_tool(name: str, description: str, arguments: type[msgspec.Struct]) -> FunctionTool:
