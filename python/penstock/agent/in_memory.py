@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import mimetypes
 import time
 from collections import OrderedDict
 from typing import Final
 
 from penstock.base.errors import NotFound
 from penstock.base.ids import new_id
-from penstock.store.client_names import safe_name
+from penstock.store.file_record import file_record
 from penstock.store.records import Decision, NewFile, StoredFile, Verdict
 
 MAX_BYTES: Final = 1024**3
@@ -27,25 +26,7 @@ class MemoryFiles:
         self._files: OrderedDict[str, tuple[StoredFile, bytes | None]] = OrderedDict()
 
     async def create(self, new: NewFile) -> StoredFile:
-        now = int(time.time())
-        name = safe_name(new.name)
-        suffix = name.rpartition(".")[2].lower() if "." in name else "bin"
-        stored = StoredFile(
-            id=new.id or new_id("file-"),
-            name=name,
-            format=new.format or suffix,
-            mime_type=new.mime_type or mimetypes.guess_type(name)[0] or "application/octet-stream",
-            size_bytes=new.size_bytes if new.data is None else len(new.data),
-            created_at=now,
-            expires_at=now + EXPIRY_S,
-            purpose=new.purpose,
-            source=new.source,
-            container_id=new.container_id,
-            session=new.session,
-            elided=new.data is None and new.code is None,
-            code=new.code,
-            message=new.message,
-        )
+        stored = file_record(new, new.id or new_id("file-"), int(time.time()), EXPIRY_S)
         self._files[stored.id] = stored, new.data
         self._drop_oldest()
         return stored

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import mimetypes
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, BinaryIO, Final
@@ -15,9 +14,9 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select
 from penstock.base.errors import ServiceError
 from penstock.base.ids import new_id
 from penstock.store.blobs import Blobs, BlobWriter
-from penstock.store.client_names import safe_name
 from penstock.store.clock import Clock
 from penstock.store.errors import FileElided, FileFailed, file_not_found, shorten
+from penstock.store.file_record import file_record
 from penstock.store.records import FileSource, NewFile, StoredFile
 from penstock.store.retention import Retention, delete_oldest
 from penstock.store.sql.database import Database
@@ -30,8 +29,6 @@ FOLDER: Final = "files"
 # An upload collects this number of bytes before it writes them in a thread.
 WRITE_BYTES: Final = 1024 * 1024
 READ_BYTES: Final = 256 * 1024
-BINARY_TYPE: Final = "application/octet-stream"
-BINARY_FORMAT: Final = "bin"
 NO_BODY: Final = ""
 
 _TABLE: Final = files.c
@@ -158,24 +155,7 @@ class Files:
 
     def record(self, new: NewFile, id: str) -> StoredFile:
         """Return the metadata for a new file, with a sanitized name."""
-        now = self._clock()
-        name = safe_name(new.name)
-        return StoredFile(
-            id=id,
-            name=name,
-            format=new.format or format_of(name),
-            mime_type=new.mime_type or mimetypes.guess_type(name)[0] or BINARY_TYPE,
-            size_bytes=new.size_bytes if new.data is None else len(new.data),
-            created_at=now,
-            expires_at=now + self._retention.expiry_s,
-            purpose=new.purpose,
-            source=new.source,
-            container_id=new.container_id,
-            session=new.session,
-            elided=new.data is None and new.code is None,
-            code=new.code,
-            message=new.message,
-        )
+        return file_record(new, id, self._clock(), self._retention.expiry_s)
 
     def _begin(self, body: str) -> BlobWriter:
         with translated_faults():
@@ -257,13 +237,6 @@ async def _pieces(body: BinaryIO) -> AsyncGenerator[bytes, None]:
             yield piece
     finally:
         body.close()
-
-
-def format_of(name: str) -> str:
-    """Return the lower-case suffix of a file name as its format, or "bin" without a suffix:
-    `notes.MD` -> `md`."""
-    stem, dot, suffix = name.rpartition(".")
-    return suffix.lower() if stem and dot and suffix.isalnum() else BINARY_FORMAT
 
 
 def _new_body() -> str:
