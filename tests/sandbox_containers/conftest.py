@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -22,9 +23,13 @@ RunShell = Callable[..., Coroutine[Any, Any, ShellResult]]
 
 
 def agent_settings(**changes: object) -> AgentSettings:
-    """Settings with Python and shell, in a sandbox with little memory."""
+    """Settings with Python and shell, in a sandbox with little memory.
+
+    The Python tool runs this Python, which has the packages whose results are tested.
+    """
     values: dict[str, object] = {
         "enable_code_execution": True,
+        "code_exec_python": sys.executable,
         "enable_shell": True,
         "sandbox": SandboxSettings(max_memory_mb=512),
     }
