@@ -40,6 +40,28 @@ class AdapterRows(Generic[Tensor]):
 
 
 @dataclass(frozen=True, slots=True)
+class MediaRows(Generic[Tensor]):
+    """The tokens of a step whose embeddings come from images, videos or recordings.
+
+    `index`: [T] int32, the row of `rows` for each token; negative for a token of the vocabulary.
+    `rows`: [M, W] float32, the embeddings. Rows that `index` does not name are undefined.
+    `deep`: one [M, W] per layer, added to the hidden states after the first layers (DeepStack).
+    `rope_positions`: three [T] int32 (time, height, width) for a model with multi-dimensional
+    positions, else ().
+    `rope_rows`: [T] int32, 0 to T - 1, the rows of the table that `mrope_rows` returns.
+    `visible`: [T] int32, the number of leading tokens of its sequence that each token attends to;
+    None: up to and including the token itself.
+    """
+
+    index: Tensor
+    rows: Tensor
+    deep: tuple[Tensor, ...] = ()
+    rope_positions: tuple[Tensor, ...] = ()
+    rope_rows: Tensor | None = None
+    visible: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepInputs(Generic[Tensor]):
     """The inputs of a step, as int32 tensors. The chunk of row r consists of the tokens
     query_starts[r] : query_starts[r + 1], the last tokens of the row's context."""
@@ -54,6 +76,7 @@ class StepInputs(Generic[Tensor]):
     work: Any = None  # data that an implementation prepares once for all layers of a step
     adapters: AdapterRows[Tensor] | None = None  # groups of tokens; None: no adapters
     sampled_adapters: AdapterRows[Tensor] | None = None  # the same groups, of sampled rows
+    media: MediaRows[Tensor] | None = None  # None: no token of the step belongs to media
 
 
 @dataclass(frozen=True, slots=True)

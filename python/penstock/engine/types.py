@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.dialog import Sampling
 from penstock.grammar.types import Grammar
+from penstock.models.media.prepared import MediaKind, PreparedMedia
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -19,6 +20,24 @@ NO_EMBEDDINGS: Final = "this model writes text and makes no embeddings; name an 
 NO_ADAPTERS: Final = "adapters are off for this model; it must be started with --enable-lora"
 ENCODER_ADAPTERS: Final = "adapters are for decoders; this model is an encoder"
 NO_TEXT: Final = "this model writes no text; name a model that writes"
+
+
+class MediaItem(msgspec.Struct, frozen=True):
+    """An image, video or recording in the prompt of a request.
+
+    `digest`: identifies the content of `media`.
+    `start`, `length`: the item's tokens in the prompt, including separators.
+    `runs`: (first token, number of tokens), relative to `start`, of the tokens whose embeddings are
+    rows of the encoded item, in the order of these rows.
+    `whole`: the tokens attend to each other in both directions.
+    """
+
+    digest: bytes
+    media: PreparedMedia
+    start: int
+    length: int
+    runs: tuple[tuple[int, int], ...]
+    whole: bool = False
 
 
 class TokenRequest(msgspec.Struct, frozen=True):
@@ -40,6 +59,9 @@ class TokenRequest(msgspec.Struct, frozen=True):
     `adapter_not_found`.
     `group`: equal for all sequences of one client request, and unique to that request. If the queue
     has room for the first sequence of a group, it admits all of them.
+    `media`: the media of the prompt, by ascending `start`.
+    `rope_positions`: the positions of the prompt's tokens, int32 [3, T] (time, height, width) in
+    native byte order; empty for 0 to T - 1.
     """
 
     id: str
@@ -56,6 +78,8 @@ class TokenRequest(msgspec.Struct, frozen=True):
     adapter: str = ""
     group: str = ""
     min_tokens: int = 0
+    media: tuple[MediaItem, ...] = ()
+    rope_positions: bytes = b""
 
 
 class AdapterSource(msgspec.Struct, frozen=True):
@@ -152,6 +176,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
 
     `embedding_width`: numbers per embedding, 0 for a model that generates text.
     `memory_bytes`: CPU memory according to the memory formula.
+    `media_kinds`: the kinds of media that the model reads in prompts.
     """
 
     model_id: str
@@ -164,6 +189,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     fingerprint: str
     embedding_width: int = 0
     memory_bytes: int = 0
+    media_kinds: tuple[MediaKind, ...] = ()
 
 
 class EngineGauges(msgspec.Struct):

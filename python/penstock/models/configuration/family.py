@@ -20,6 +20,7 @@ from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES, TensorNam
 from penstock.models.encoder.classifier import ClassifierSpec
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.encoder.tensor_names import EncoderNames
+from penstock.models.towers.tower import MediaSpec
 from penstock.quant.gguf.gguf_file import GgufFile
 
 C = TypeVar("C", bound=HfConfig)
@@ -148,9 +149,27 @@ class GgufEncoder:
 
 
 @dataclass(frozen=True, slots=True)
+class MediaFamily:
+    """The media side of a multimodal family; its language model is a family of its own.
+
+    - `architecture`: the architecture in config.json.
+    - `read_folder(folder)`: reads the spec from the JSON files of a Hugging Face folder. Raises
+      ModelError naming file and key.
+    - `projectors`: values of `clip.projector_type` in `mmproj` GGUF files.
+    - `read_mmproj(file)`: reads the spec from the metadata of an `mmproj` GGUF file.
+    """
+
+    architecture: str
+    read_folder: Callable[[Path], MediaSpec]
+    projectors: tuple[str, ...] = ()
+    read_mmproj: Callable[[GgufFile], MediaSpec] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
-    """A model family, with its declarations for Hugging Face folders (`hf`) and GGUF files
-    (`gguf`)."""
+    """A model family, with its declarations for Hugging Face folders (`hf`), GGUF files (`gguf`)
+    and media (`media`)."""
 
     hf: HfDecoder[Any] | HfEncoder | None = None
     gguf: GgufDecoder | GgufEncoder | None = None
+    media: MediaFamily | None = None
