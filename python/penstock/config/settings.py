@@ -108,7 +108,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
       `kv_cache_dtype`: "auto" is f16 on a CPU, bfloat16 on a GPU, and f32 if `dtype` is "f32";
       "f8e4m3" needs a GPU.
       `encoder_cache_mb`: MiB for the embeddings of images, audio and video, which later requests
-      reuse.
+      reuse; requests that need more at a time are refused.
       `block_size`: tokens in a KV block.
       `enable_prefix_caching`: reuse the KV blocks of equal prompt prefixes.
       `no_kv_cache`: recompute the whole context in every step.
