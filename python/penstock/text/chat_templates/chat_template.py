@@ -59,7 +59,7 @@ class ChatTemplate:
 
     - `calls`: the syntax of rewritten tool calls; None: Hermes.
     - `for_tools`: the template for requests with tools, if the model has a separate one.
-    - `placeholders`: for each kind of media that the model takes, the text that stands for an item
+    - `placeholders`: for each kind of media that the model takes, the text that marks an item
       in the rendered prompt (`MediaProcessor.placeholders`). Media of other kinds are left out.
     """
 

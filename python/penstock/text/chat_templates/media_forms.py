@@ -21,7 +21,7 @@ _TEXT: Final = "probe-user"
 class MediaForms:
     """Writes media as a chat template expects.
 
-    - `placeholders`: for each kind, the text that stands for an item in the rendered prompt.
+    - `placeholders`: for each kind, the text that marks an item in the rendered prompt.
     - `parts`: for each kind that the template writes itself, the content part of an item. Any other
       kind is written into the text as its placeholder.
     - `in_results`: the kinds that the template shows in tool results.
