@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import Audio, GenerateRequest, Image, Message, Part, Text
+from penstock.dialog import GenerateRequest, Image, Message, Part, Text
 from penstock.generation.media.loader import LoadedMedia, MediaLoader, RequestMediaLimits
 from penstock.models.media.prepared import MediaKind, PreparedMedia
-from tests.support.media.small_processor import PillowDecoder, SmallProcessor, png, sound
+from tests.support.media.small_processor import PillowDecoder, SmallProcessor, png
 
 PROCESSOR = SmallProcessor()
 RED, BLUE = Image(data=png(16, 16)), Image(data=png(16, 16, (0, 0, 255)))
@@ -59,36 +59,6 @@ def test_each_different_item_is_prepared_once() -> None:
     assert list(loaded) == [RED, BLUE]
     assert loaded[RED].media.shape == (4, 192)
     assert loaded[RED].digest == loaded[RED].media.digest() != loaded[BLUE].digest
-
-
-def test_the_next_turn_finds_its_earlier_items_in_the_cache() -> None:
-    decoder = PillowDecoder(PROCESSOR)
-    loader = MediaLoader(PROCESSOR, decoder, Pages({"http://a/red.png": RED.data or b""}))
-    first = load(loader, RED)
-    assert load(loader, Image(url="http://a/red.png"), BLUE, RED)[RED] is first[RED]
-    assert len(decoder.prepared) == 2
-
-
-def test_the_cache_forgets_the_items_that_were_not_used_for_the_longest_time() -> None:
-    decoder = PillowDecoder(PROCESSOR)
-    size = len(load(MediaLoader(PROCESSOR, decoder, None), RED)[RED].media.data)
-    loader = MediaLoader(PROCESSOR, decoder, None, cache_bytes=2 * size)
-    green = Image(data=png(16, 16, (0, 255, 0)))
-    for image in (RED, BLUE, RED, green):
-        load(loader, image)
-    count = len(decoder.prepared)
-    load(loader, RED, green)
-    assert len(decoder.prepared) == count
-    load(loader, BLUE)
-    assert len(decoder.prepared) == count + 1
-
-
-def test_the_same_bytes_as_image_and_as_audio_are_two_items() -> None:
-    decoder = PillowDecoder(PROCESSOR)
-    loader = MediaLoader(PROCESSOR, decoder, None)
-    samples = Audio(data=sound(2))
-    assert load(loader, samples)[samples].media.kind == "audio"
-    assert refusal(loader, Image(data=sound(2))).code == "invalid_image"
 
 
 def test_urls_are_fetched_and_named_in_errors() -> None:

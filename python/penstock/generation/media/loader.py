@@ -5,23 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Audio, GenerateRequest, Image, Video
-from penstock.generation.media.prepared_cache import LoadedItem, PreparedCache
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.media.processor import MediaProcessor
 from penstock.text.chat_templates.media_marks import media_kind
 
+CONCURRENT_ITEMS: Final = 8
+"""Items of one request that are fetched or decoded at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedItem:
+    """A prepared item. `digest`: `media.digest()`, which is expensive to compute."""
+
+    media: PreparedMedia
+    digest: bytes
+
+
 MediaPart: TypeAlias = Image | Audio | Video
 LoadedMedia: TypeAlias = Mapping[MediaPart, LoadedItem]
 """The items of a request by their parts. Equal parts share one item."""
-
-CONCURRENT_ITEMS: Final = 8
-"""Items of one request that are fetched or decoded at the same time."""
-CACHE_BYTES: Final = 256 * 1024 * 1024
 
 
 class FetchedContent(Protocol):
@@ -38,7 +44,7 @@ class ContentFetcher(Protocol):
 
 
 class MediaDecoder(Protocol):
-    """The method of `media.MediaDecoders` that this module uses."""
+    """The method of `media.MediaCache` that this module uses."""
 
     async def prepare(self, kind: MediaKind, data: bytes, where: str) -> PreparedMedia:
         """Decode and prepare one item. Raises InvalidRequest for the field `where`."""
@@ -73,13 +79,11 @@ class MediaLoader:
         decoder: MediaDecoder,
         fetcher: ContentFetcher | None,
         limits: RequestMediaLimits = RequestMediaLimits(),
-        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         self.processor = processor
         self._decoder = decoder
         self._fetcher = fetcher
         self._limits = limits
-        self._cache = PreparedCache(cache_bytes)
 
     async def load(self, request: GenerateRequest) -> LoadedMedia:
         """Return the items of a request, in the order of its messages. The first error ends the
@@ -128,14 +132,8 @@ class MediaLoader:
         async with turn:
             data = await self._bytes(part, where)
             budget.spend(len(data), where)
-            key = await asyncio.to_thread(_key, kind, data)
-            known = self._cache.get(key)
-            if known is not None:
-                return known
             media = await self._decoder.prepare(kind, data, where)
-            item = LoadedItem(media, await asyncio.to_thread(media.digest))
-            self._cache.put(key, item)
-            return item
+            return LoadedItem(media, await asyncio.to_thread(media.digest))
 
     async def _bytes(self, part: MediaPart, where: str) -> bytes:
         if part.data is not None:
@@ -164,10 +162,6 @@ class _Budget:
                 field=where,
                 code="media_too_large",
             )
-
-
-def _key(kind: MediaKind, data: bytes) -> bytes:
-    return blake2b(data, digest_size=20, person=kind.encode()).digest()
 
 
 async def _all_or_first_error(

@@ -10,8 +10,7 @@ import numpy as np
 
 from penstock.dialog import Message
 from penstock.engine.types import MediaItem
-from penstock.generation.media.loader import LoadedMedia, MediaPart
-from penstock.generation.media.prepared_cache import LoadedItem
+from penstock.generation.media.loader import LoadedItem, LoadedMedia, MediaPart
 from penstock.models.media.processor import Expansion, MediaProcessor, PlacedMedia
 from penstock.text import Tokenizer
 from penstock.text.chat_templates.media_slots import EncodedChat
