@@ -224,9 +224,10 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         into a plan.
 
         - `adapters`: whether the step's inputs include LoRA adapters.
-        - `media`: whether they include media. The plan reads `rows` and `deep` of this value at
-          each run: they are buffers that the caller fills before a run. Of the other fields only
-          their presence matters: `rope_positions` (with `rope_rows`) and `visible`.
+        - `media`: not None if they include media. The plan reads `rows` and `deep` of this value
+          at each run: they are buffers that the caller fills before a run. The presence of
+          `rope_positions` (with `rope_rows`) and `visible` says whether steps have them; other
+          values are not read.
         """
         backend = PlanRecorder(
             self._backend.kernels, self._backend.pool, max_tokens, max_rows, max_samples
@@ -292,21 +293,26 @@ class PlanOps(BackendOps[Any]):
         tensors = self._recorder.inputs(max_blocks, further)
         base = tensors[: len(tensors) - len(further)]
         named = dict(zip(further, tensors[len(base) :], strict=True))
-        self.inputs: StepInputs[Any] = StepInputs(*base)
+        tokens, positions, slots, starts, contexts, tables, sample_rows = base
+        self.inputs: StepInputs[Any] = StepInputs(
+            tokens, positions, slots, starts, contexts, tables, sample_rows
+        )
         if adapters:
-            slots, order, starts, sampled_order, sampled_starts = map(named.get, _ADAPTER_INPUTS)
+            slots, order, starts, sampled_order, sampled_starts = (
+                named[name] for name in _ADAPTER_INPUTS
+            )
             self.inputs = replace(
                 self.inputs,
                 adapters=AdapterRows(slots, order, starts),
                 sampled_adapters=AdapterRows(slots, sampled_order, sampled_starts),
             )
         if media is not None:
-            positions = tuple(named[name] for name in _ROPE_INPUTS[:-1] if name in named)
+            turned = tuple(named[name] for name in _ROPE_INPUTS[:-1] if name in named)
             rows = MediaRows(
                 named["media_index"],
                 media.rows,
                 media.deep,
-                positions,
+                turned,
                 named.get("media_rope_rows"),
                 named.get("media_visible"),
             )

@@ -200,10 +200,11 @@ def multimodal_architecture_of_folder(folder: Path) -> str | None:
 
 
 def media_spec_of_folder(folder: Path) -> MediaSpec | None:
-    """Return the media side of the model in a Hugging Face folder, or None if the model reads only
-    text or its family has none. Raises ModelError naming file and key."""
-    named = read_json(folder / "config.json", dict[str, Any]).get("architectures")
-    for name in named if isinstance(named, list) else ():
+    """Return the media side of the model in a Hugging Face folder; None if it takes text only.
+    Raises ModelError naming file and key."""
+    path = folder / "config.json"
+    names = read_json(path, dict[str, Any]).get("architectures") or []
+    for name in names if isinstance(names, list) else []:
         if isinstance(name, str) and name in MEDIA_FAMILIES:
             return MEDIA_FAMILIES[name].read_folder(folder)
     return None
