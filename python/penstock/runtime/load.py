@@ -119,8 +119,13 @@ def start_runtime(
     backend, arithmetic = _backend(model, memory, settings, progress, home)
     table = None
     if backend.media is not None:
-        sizes = (memory.sizes.max_num_seqs, memory.step_tokens, model.spec.hidden_size)
-        table = MediaTable(backend.media.encoded, *sizes)
+        table = MediaTable(
+            backend.media.encoded,
+            memory.sizes.max_num_seqs,
+            memory.step_tokens,
+            model.spec.hidden_size,
+            has_axes=bool(model.spec.rope.axes),
+        )
     rows = RowTable(memory.sizes.max_num_seqs, memory.max_model_len, settings.block_size, table)
     taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
     info = RuntimeInfo(

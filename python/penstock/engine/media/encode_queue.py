@@ -120,8 +120,8 @@ class EncodeQueue:
             self._job = None
         self._hold_oldest()
 
-    def advance(self, deadline_s: float) -> dict[str, str | None]:
-        """Encode one piece, and more until the time `deadline_s` has come. Return the requests
+    def advance(self, budget_s: float) -> dict[str, str | None]:
+        """Encode one piece, and more until `budget_s` seconds have passed. Return the requests
         whose media are all encoded now, with None, and the requests whose media cannot be encoded,
         with the error message for the client."""
         news: dict[str, str | None] = {}
@@ -129,7 +129,7 @@ class EncodeQueue:
         while (job := self._job or self._start()) is not None:
             self._advance(job, news)
             now = self._clock()
-            if now >= deadline_s:
+            if now - begin >= budget_s:
                 break
         self.counters.media_encode_seconds += now - begin
         return news
