@@ -32,6 +32,7 @@ from penstock.models.decoder.tensor_names import HF_NAMES, TensorNames
 from penstock.models.encoder.classifier import DECODER_CLASSIFIER, ClassifierSpec
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.encoder.tensor_names import EncoderNames
+from penstock.models.towers.tower import MediaSpec
 from penstock.quant.gguf.gguf_file import GgufFile, read_head
 from penstock.quant.json_file import read_json
 from penstock.quant.safetensors.quantization_config import read_scheme
@@ -96,6 +97,11 @@ GGUF_ENCODERS: Final = {
     for family in FAMILIES
     if isinstance(family.gguf, GgufEncoder)
 }
+
+MEDIA_FAMILIES: Final = {
+    family.media.architecture: family.media for family in FAMILIES if family.media is not None
+}
+"""Architecture in a config.json -> the media side of the family."""
 
 _HF_NAMES: Final = {family.name: family.names for family in _DECODERS} | {
     family.gguf.architecture: family.hf.names
@@ -191,6 +197,17 @@ def is_encoder_folder(folder: Path) -> bool:
 def multimodal_architecture_of_folder(folder: Path) -> str | None:
     """Return the multimodal architecture that contains the language model of `folder`, or None."""
     return multimodal_architecture(read_json(folder / "config.json", dict[str, Any]))
+
+
+def media_spec_of_folder(folder: Path) -> MediaSpec | None:
+    """Return the media side of the model in a Hugging Face folder; None if it takes only text.
+    Raises ModelError naming file and key."""
+    path = folder / "config.json"
+    named = read_json(path, dict[str, Any]).get("architectures")
+    names = named if isinstance(named, list) else []
+    found = (MEDIA_FAMILIES[name] for name in names if name in MEDIA_FAMILIES)
+    family = next(found, None)
+    return None if family is None else family.read_folder(folder)
 
 
 def hf_names(spec: DecoderSpec) -> TensorNames:

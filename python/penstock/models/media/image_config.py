@@ -17,6 +17,7 @@ LANCZOS: Final = 1
 BILINEAR: Final = 2
 BICUBIC: Final = 3
 
+VIDEO_FILE: Final = "video_preprocessor_config.json"
 Channels: TypeAlias = tuple[float, float, float]
 
 CLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
@@ -67,7 +68,12 @@ def read_image_config(folder: Path, kind: type[_S]) -> _S:
 
 def read_video_config(folder: Path, kind: type[_S]) -> _S:
     """Read the settings of the video processor of a folder, as `read_image_config` does."""
-    return _read(folder, "video_preprocessor_config.json", "video_processor", kind)
+    return _read(folder, VIDEO_FILE, "video_processor", kind)
+
+
+def has_video_config(folder: Path) -> bool:
+    """Return whether a folder has settings of a video processor."""
+    return (folder / VIDEO_FILE).exists() or "video_processor" in read_processor_keys(folder)
 
 
 def read_processor_keys(folder: Path) -> dict[str, Any]:

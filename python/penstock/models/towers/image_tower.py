@@ -50,6 +50,7 @@ class ImageTowerSpec:
     - `most_patches`: the most patches of a tile.
     - `most_tiles`: the most tiles of an item.
     - `separator`: the name of the tensor with the learned row; "" if the model has none.
+    - `separator_roots`: the prefixes that may precede it.
     """
 
     vision: VisionSpec
@@ -65,6 +66,7 @@ class ImageTowerSpec:
     keeps_class_token: bool = False
     arrangement: Arrangement | None = None
     separator: str = ""
+    separator_roots: tuple[str, ...] = ("",)
 
     def scratch_bytes(self) -> int:
         """See TowerSpec."""
@@ -93,7 +95,7 @@ class OpenImageTower:
         self._projector = ProjectorWeights(checkpoint, spec.projector, dtype)
         self._separator: TowerTensors | None = None
         if spec.separator:
-            root = find_root(spec.projector.roots, spec.separator, checkpoint)
+            root = find_root(spec.separator_roots, spec.separator, checkpoint)
             shapes = {spec.separator: (spec.projector.width,)}
             self._separator = TowerTensors(checkpoint, root, shapes, "f32")
 
