@@ -99,6 +99,10 @@ class GptOssCheckpoint:
         """See Checkpoint."""
         return self._checkpoint.vector(name)
 
+    def flattened(self, name: str) -> Dense:
+        """See Checkpoint."""
+        return self._checkpoint.flattened(name)
+
 
 def _shape(info: TensorInfo, rows: slice) -> tuple[int, ...]:
     """Return the shape that the output rows `rows` of a stored expert tensor have in this
