@@ -17,9 +17,8 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
 
 from penstock.base.errors import InvalidRequest, ModelError
-from penstock.models.configuration.qwen_vl import read_qwen_media
+from penstock.models.configuration.qwen_vl import VisionKeys, read_qwen_media
 from penstock.models.families import qwen2_vl, qwen3_vl
-from penstock.models.media.patches import merged_patches
 from penstock.models.media.prepared import Frames, PreparedMedia
 from penstock.models.media.processor import PlacedMedia
 from penstock.models.media.qwen2_vl_processor import Qwen2VlProcessor
@@ -54,7 +53,7 @@ def media_of(folder: Path, family: Any, **files: dict[str, Any]) -> Any:
     for name, keys in files.items():
         (folder / f"{name}.json").write_text(json.dumps(keys))
     patch = 16 if family is qwen3_vl else 14
-    return read_qwen_media(folder, (patch, 2, 2), family.DEFAULTS)
+    return read_qwen_media(folder, VisionKeys(patch_size=patch), family.DEFAULTS)
 
 
 def qwen2(folder: Path, tokens_per_second: int = 0, **files: dict[str, Any]) -> Qwen2VlProcessor:
@@ -88,9 +87,7 @@ def test_images_equal_those_of_transformers(
 
     prepared = media.pixels.prepare_image(image)
 
-    scaled = merged_patches(prepared.array(), patch, 2, 2).reshape(-1, 3, 2 * patch * patch) / 255.0
-    mean, std = np.array(media.mean)[:, None], np.array(media.std)[:, None]
-    ours = ((scaled - mean) / std).reshape(len(scaled), -1)
+    ours = media.grid.patches(prepared.array())
     assert prepared.layout == tuple(wanted["image_grid_thw"][0])
     np.testing.assert_allclose(ours, wanted["pixel_values"], atol=1e-5)
 

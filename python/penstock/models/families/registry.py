@@ -48,7 +48,7 @@ def _families() -> Iterator[Family]:
     folder = str(Path(__file__).parent)
     for name in sorted(module.name for module in iter_modules([folder])):
         if f"{package}.{name}" != __name__:
-            family = getattr(import_module(f"{package}.{name}"), "FAMILY", Family())
+            family = import_module(f"{package}.{name}").FAMILY
             assert isinstance(family, Family), name
             yield family
 
