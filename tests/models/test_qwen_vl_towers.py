@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tower_runner import encode, random_weights
+from tower_runner import encode, random_weights, save_tower
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
     Qwen2_5_VisionTransformerPretrainedModel,
 )
@@ -67,9 +67,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     family, kind, config, keys = CASES[request.param]
     folder = tmp_path_factory.mktemp("model")
     reference = random_weights(kind(config(**keys)))
-    tensors = {f"model.visual.{name}": value for name, value in reference.state_dict().items()}
-    save_file({name: value.contiguous() for name, value in tensors.items()},
-              folder / "model.safetensors")  # fmt: skip
+    save_tower(folder, reference, "model.visual.")
     write_config(folder, keys)
     return family, reference, folder
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors.torch import save_file
 
 from penstock.kernels.native import NativeOps, Pool
 from penstock.models.media.prepared import PreparedMedia
@@ -26,14 +27,21 @@ def random_weights(model: M, seed: int = 5) -> M:
     return model.eval()
 
 
+def save_tower(folder: Path, model: torch.nn.Module, prefix: str) -> None:
+    """Save the weights of `model` as a folder's safetensors file, each name after `prefix`."""
+    tensors = {f"{prefix}{name}": value for name, value in model.state_dict().items()}
+    save_file(
+        {name: value.contiguous() for name, value in tensors.items()},
+        folder / "model.safetensors",
+    )
+
+
 def encode(spec: MediaSpec, folder: Path, media: PreparedMedia) -> EncodedMedia[Any]:
     """Return the embeddings of `media` by the first tower of `spec`, with weights in float32."""
     return encode_with(spec, SafetensorsFolder(folder), media)
 
 
-def encode_with(
-    spec: MediaSpec, checkpoint: Checkpoint, media: PreparedMedia
-) -> EncodedMedia[Any]:
+def encode_with(spec: MediaSpec, checkpoint: Checkpoint, media: PreparedMedia) -> EncodedMedia[Any]:
     """Return the embeddings of `media` by the tower that takes it, with weights in float32."""
     ops = NativeOps.eager(Pool(2))
     tower = next(tower for tower in spec.towers if media.kind in tower.kinds)

@@ -11,16 +11,22 @@ from typing import Final
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.mmproj import size
+from penstock.models.configuration.qwen_mmproj import read_qwen_mmproj
 from penstock.models.configuration.qwen_vl import VisionKeys, read_qwen_media, vision_keys
-from penstock.models.families.qwen2_vl import DEFAULTS, EPS, MERGER
+from penstock.models.families.qwen2_vl import DEFAULTS, EPS, MERGER, PUBLISHED
 from penstock.models.families.qwen2_vl import NAMES as QWEN2_NAMES
 from penstock.models.media.qwen2_vl_processor import Qwen2VlProcessor
+from penstock.models.towers.mmproj_tower import MmprojTower
 from penstock.models.towers.qwen_vision import QwenTowerSpec
 from penstock.models.towers.tower import MediaSpec
 from penstock.models.towers.vision_spec import VisionSpec
+from penstock.quant.gguf.gguf_file import GgufFile
 
 WINDOWS, FRAME = 0, 1
 """The divisions of patches into attention groups."""
+TOKENS_PER_SECOND: Final = 2
+"""The published models' value, which `mmproj` files lack."""
 
 
 class Keys(VisionKeys):
@@ -63,11 +69,31 @@ def read_folder(folder: Path) -> MediaSpec:
         kinds=tuple(FRAME if layer in full else WINDOWS for layer in range(keys.depth)),
     )
     vision.check(where)
-    tower = QwenTowerSpec(
-        vision, NAMES, grid, MERGER, keys.out_hidden_size, media.most_patches
-    )
+    tower = QwenTowerSpec(vision, NAMES, grid, MERGER, keys.out_hidden_size, media.most_patches)
     processor = Qwen2VlProcessor(media.pixels, media.sampling, keys.tokens_per_second)
     return MediaSpec(processor, (tower,))
 
 
-FAMILY = Family(media=MediaFamily("Qwen2_5_VLForConditionalGeneration", read_folder))
+def read_mmproj(file: GgufFile) -> MediaSpec:
+    """See MediaFamily."""
+    read = read_qwen_mmproj(file, PUBLISHED)
+    every = size(file, "n_wa_pattern")
+    pixels = size(file, "window_size", Keys().window_size)
+    layers = range(read.sizes.layers)
+    vision = replace(
+        read.vision,
+        norm="rms",
+        kinds=tuple(WINDOWS if (layer + 1) % every else FRAME for layer in layers),
+    )
+    vision.check(str(file.path))
+    window = max(pixels // read.media.grid.merge // read.media.grid.patch, 1)
+    tower = replace(read.tower(), vision=vision, grid=replace(read.media.grid, window=window))
+    processor = Qwen2VlProcessor(read.media.pixels, read.media.sampling, TOKENS_PER_SECOND)
+    return MediaSpec(processor, (MmprojTower(tower, read.width),))
+
+
+FAMILY = Family(
+    media=MediaFamily(
+        "Qwen2_5_VLForConditionalGeneration", read_folder, ("qwen2.5vl_merger",), read_mmproj
+    ),
+)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.family import Family, GgufDecoder, MediaFamily
 from penstock.models.configuration.hf_processor import CLIP_MEAN, CLIP_STD
+from penstock.models.configuration.qwen_mmproj import read_qwen_mmproj
 from penstock.models.configuration.qwen_vl import (
     ROOTS,
     PixelDefaults,
@@ -16,12 +18,15 @@ from penstock.models.configuration.qwen_vl import (
     vision_keys,
 )
 from penstock.models.media.qwen2_vl_processor import Qwen2VlProcessor
+from penstock.models.towers.mmproj_tower import MmprojTower
 from penstock.models.towers.qwen_vision import MergerNames, QwenTowerSpec
 from penstock.models.towers.tower import MediaSpec
 from penstock.models.towers.vision_spec import VisionSpec
 from penstock.models.towers.vision_weights import VisionNames
+from penstock.quant.gguf.gguf_file import GgufFile
 
 EPS: Final = 1e-6
+PUBLISHED_PIXELS: Final = (56 * 56, 28 * 28 * 16_384)
 DEFAULTS: Final = PixelDefaults(
     image=(56 * 56, 28 * 28 * 1280),
     video=(128 * 28 * 28, 28 * 28 * 768),
@@ -30,6 +35,9 @@ DEFAULTS: Final = PixelDefaults(
     budget="frame",
     spread="starts",
 )
+
+PUBLISHED: Final = replace(DEFAULTS, image=PUBLISHED_PIXELS, video=PUBLISHED_PIXELS)
+"""The pixels in the files of the published models, which `mmproj` files lack."""
 
 
 class Keys(VisionKeys):
@@ -74,4 +82,17 @@ def read_folder(folder: Path) -> MediaSpec:
     return MediaSpec(Qwen2VlProcessor(media.pixels, media.sampling), (tower,))
 
 
-FAMILY = Family(media=MediaFamily("Qwen2VLForConditionalGeneration", read_folder))
+def read_mmproj(file: GgufFile) -> MediaSpec:
+    """See MediaFamily."""
+    read = read_qwen_mmproj(file, PUBLISHED)
+    read.vision.check(str(file.path))
+    processor = Qwen2VlProcessor(read.media.pixels, read.media.sampling)
+    return MediaSpec(processor, (MmprojTower(read.tower(), read.width),))
+
+
+FAMILY = Family(
+    gguf=GgufDecoder("qwen2vl"),
+    media=MediaFamily(
+        "Qwen2VLForConditionalGeneration", read_folder, ("qwen2vl_merger",), read_mmproj
+    ),
+)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.base.errors import ModelError
-from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.family import Family, GgufDecoder, MediaFamily
 from penstock.models.configuration.hf_processor import HALVES
+from penstock.models.configuration.qwen_mmproj import deep_layers, read_qwen_mmproj
 from penstock.models.configuration.qwen_vl import (
     PixelDefaults,
     QwenMedia,
@@ -25,18 +26,25 @@ from penstock.models.configuration.qwen_vl import (
 from penstock.models.families.qwen2_vl import EPS
 from penstock.models.families.qwen2_vl import NAMES as QWEN2_NAMES
 from penstock.models.media.qwen3_vl_processor import Qwen3VlProcessor
+from penstock.models.towers.mmproj_tower import MmprojTower
 from penstock.models.towers.qwen_vision import MergerNames, QwenTowerSpec
 from penstock.models.towers.tower import MediaSpec
 from penstock.models.towers.vision_spec import VisionSpec
+from penstock.quant.gguf.gguf_file import GgufFile
 
 DEFAULTS: Final = PixelDefaults(
-    image=(64 * 32 * 32, 16_384 * 32 * 32),
+    image=(56 * 56, 28 * 28 * 1280),
     video=(128 * 32 * 32, 32 * 32 * 768),
     mean=HALVES,
     std=HALVES,
     budget="video",
     spread="ends",
 )
+
+PUBLISHED: Final = replace(
+    DEFAULTS, image=(64 * 32 * 32, 16_384 * 32 * 32), video=(4 * 32 * 32, 24_576 * 32 * 32)
+)
+"""The pixels in the files of the published models, which `mmproj` files lack."""
 
 
 class Keys(VisionKeys):
@@ -103,4 +111,26 @@ def qwen3_media(keys: Keys, where: str, media: QwenMedia) -> MediaSpec:
     return MediaSpec(Qwen3VlProcessor(media.pixels, media.sampling), (tower,))
 
 
-FAMILY = Family(media=MediaFamily("Qwen3VLForConditionalGeneration", read_folder))
+def read_mmproj(file: GgufFile) -> MediaSpec:
+    """See MediaFamily. The files of Qwen3.5 have no layers of DeepStack."""
+    read = read_qwen_mmproj(file, PUBLISHED)
+    layers = deep_layers(file)
+    names = (f"v.deepstack.{layer}." for layer in layers)
+    positions = file.tensors.get(read.sizes.names.positions)
+    count = 0 if positions is None else positions.shape[0]
+    vision = replace(read.vision, positions=count, taps=layers)
+    if not count or isqrt(count) ** 2 != count:
+        raise ModelError(f"{file.path}: v.position_embd.weight: {count} rows, not a square")
+    vision.check(str(file.path))
+    mergers = tuple(MergerNames(f"{name}norm", f"{name}fc1", f"{name}fc2") for name in names)
+    tower = replace(read.tower(), vision=vision, deep=mergers)
+    processor = Qwen3VlProcessor(read.media.pixels, read.media.sampling)
+    return MediaSpec(processor, (MmprojTower(tower, read.width),))
+
+
+FAMILY = Family(
+    gguf=GgufDecoder("qwen3vl"),
+    media=MediaFamily(
+        "Qwen3VLForConditionalGeneration", read_folder, ("qwen3vl_merger",), read_mmproj
+    ),
+)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.family import Family, GgufDecoder, MediaFamily
 from penstock.models.families.qwen3_vl import read_folder
 
-FAMILY = Family(media=MediaFamily("Qwen3VLMoeForConditionalGeneration", read_folder))
+FAMILY = Family(
+    gguf=GgufDecoder("qwen3vlmoe"),
+    media=MediaFamily("Qwen3VLMoeForConditionalGeneration", read_folder),
+)
