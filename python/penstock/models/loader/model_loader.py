@@ -16,7 +16,12 @@ import numpy as np
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
-from penstock.models.checkpoint.gpt_oss_checkpoint import FUSED_GATE_UP, GptOssCheckpoint
+from penstock.models.checkpoint.gpt_oss_checkpoint import (
+    FUSED_EXPERTS,
+    FUSED_GATE_UP,
+    GptOssCheckpoint,
+    expert_layout,
+)
 from penstock.models.configuration.family import GgufDecoder
 from penstock.models.configuration.gguf_encoder import gguf_pooler_spec
 from penstock.models.configuration.text_backbone import non_text_bytes, text_backbone_names
@@ -27,6 +32,7 @@ from penstock.models.decoder.tensor_names import (
     gguf_names,
     headless_names,
     mlx_names,
+    stacked_names,
 )
 from penstock.models.decoder.tensor_shapes import quantizable_names
 from penstock.models.decoder.weights import DecoderWeights, Weights
@@ -143,7 +149,7 @@ def backbone_weights(
     decoder_names = registry.hf_names(spec)
     if "embed_tokens.weight" in checkpoint.tensors:
         decoder_names = headless_names(decoder_names)
-    ordered = _unfuse_gpt_oss(checkpoint)
+    ordered = _unfuse_experts(checkpoint, None, spec.hidden_size)
     return DecoderWeights(ordered, decoder_names, spec, dtype, also_expected=also_expected)
 
 
@@ -236,7 +242,7 @@ def load_model(
         checkpoint = open_checkpoint(files.path, _float8_storage(float8, dtype))
         names, permuted_qk = _names(spec, checkpoint, container), False
         spec = _resolve_tied_head(spec, checkpoint, names)
-        read = _unfuse_gpt_oss(checkpoint)
+        read = _unfuse_experts(checkpoint, container, spec.hidden_size)
     rounded = None
     if bits is not None:
         read = rounded = QuantizingCheckpoint(read, quantized_bits(names, spec, bits))
@@ -264,16 +270,26 @@ def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[st
     return ends | dict.fromkeys(quantizable_names(names, spec), bits)
 
 
-def _unfuse_gpt_oss(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint with gpt-oss's fused experts split as in other models."""
-    paired = any(name.endswith(FUSED_GATE_UP) for name in checkpoint.tensors)
-    return GptOssCheckpoint(checkpoint) if paired else checkpoint
+def _unfuse_experts(checkpoint: Checkpoint, container: str | None, width: int) -> Checkpoint:
+    """Return the checkpoint with the fused experts of gpt-oss or of a multimodal model split as in
+    other models."""
+    if not _has_fused_experts(checkpoint):
+        return checkpoint
+    if container is None:
+        return GptOssCheckpoint(checkpoint)
+    return GptOssCheckpoint(checkpoint, expert_layout(checkpoint, width))
+
+
+def _has_fused_experts(checkpoint: Checkpoint) -> bool:
+    return any(name.endswith(FUSED_GATE_UP) for name in checkpoint.tensors)
 
 
 def _names(spec: DecoderSpec, checkpoint: Checkpoint, container: str | None) -> TensorNames:
     names = registry.hf_names(spec)
     if any(f".{MLX_EXPERTS}" in name for name in checkpoint.tensors):
         names = mlx_names(names)
+    elif container is not None and _has_fused_experts(checkpoint):
+        names = stacked_names(names, FUSED_EXPERTS)
     return names if container is None else text_backbone_names(names, checkpoint.tensors)
 
 
