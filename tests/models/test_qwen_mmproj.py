@@ -13,7 +13,7 @@ from test_qwen_vl_towers import CASES, noise, write_config
 from tower_runner import encode, encode_with, random_weights, save_tower
 
 from penstock.base.errors import ModelError
-from penstock.models.families.registry import media_of_mmproj
+from penstock.models.families.registry import media_spec_of_mmproj
 from penstock.models.media.prepared import Frames
 from penstock.quant.gguf.gguf_file import GgufFile
 
@@ -79,7 +79,7 @@ def test_embeddings_equal_those_of_the_folder(model: Any, kind: str, tmp_path: P
         tmp_path / "mmproj.gguf", CONVERSIONS[case], sizes_of(case), tensors, kind, mean, std
     )
     file = GgufFile(path)
-    own = media_of_mmproj(file)
+    own = media_spec_of_mmproj(file)
     image = spec.processor.image(noise(90, 210))
     ours, wanted = encode_with(own, file, image), encode(spec, folder, image)
     for mine, theirs in zip((ours.rows, *ours.deep), (wanted.rows, *wanted.deep), strict=True):
@@ -94,7 +94,7 @@ def test_both_kernels_of_the_patches_see_their_own_frame(model: Any, tmp_path: P
                   mean=grid.mean, std=grid.std)  # fmt: skip
     video = spec.processor.video(Frames(noise(4, 80, 100), (0.0, 0.5, 1.0, 1.5), 2.0))
     file = GgufFile(path)
-    ours = encode_with(media_of_mmproj(file), file, video)
+    ours = encode_with(media_spec_of_mmproj(file), file, video)
     wanted = encode(spec, folder, video)
     np.testing.assert_allclose(ours.rows, wanted.rows, atol=1e-6 * np.abs(wanted.rows).max())
 
@@ -123,14 +123,14 @@ def test_broken_sizes_are_refused_by_name(
 ) -> None:
     with pytest.raises(ModelError, match=fault):
         file = broken(tmp_path, model, {}, "", **sizes)
-        media_of_mmproj(file).towers[0].open(file, "f32")
+        media_spec_of_mmproj(file).towers[0].open(file, "f32")
 
 
 def test_missing_tensors_are_named(model: Any, tmp_path: Path) -> None:
     dropped = next(name for name in model[2] if "merger." in name and name.endswith("bias"))
     with pytest.raises(ModelError, match=r"tensor (mm|v)\.\S+bias is missing"):
         file = broken(tmp_path, model, {}, dropped)
-        media_of_mmproj(file).towers[0].open(file, "f32")
+        media_spec_of_mmproj(file).towers[0].open(file, "f32")
 
 
 def test_unknown_projector_is_refused_by_name(model: Any, tmp_path: Path) -> None:
@@ -138,4 +138,4 @@ def test_unknown_projector_is_refused_by_name(model: Any, tmp_path: Path) -> Non
     conversion = replace(CONVERSIONS[case], projector="nonsense")
     path = export(tmp_path / "mmproj.gguf", conversion, sizes_of(case), tensors)
     with pytest.raises(ModelError, match="projector nonsense is not supported"):
-        media_of_mmproj(GgufFile(path))
+        media_spec_of_mmproj(GgufFile(path))

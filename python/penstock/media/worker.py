@@ -23,8 +23,8 @@ from penstock.media.plain_processor import PlainProcessor
 from penstock.media.protocol import LENGTH, Answer, Job, Ready, WorkerSetup, decode, encode
 from penstock.media.rehearsal import rehearse
 from penstock.media.seal import SealError, limit_cpu_time, seal
-from penstock.models.loader.media import media_spec
 from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.media import media_spec
 from penstock.models.media.prepared import PreparedMedia
 from penstock.models.media.processor import MediaProcessor
 
