@@ -56,14 +56,20 @@ _QWEN2_VL: Final = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 1e6,
 }
+# Qwen3-VL interleaves the axes of its positions even if its config does not say so.
+_QWEN3_VL: Final = _QWEN | {
+    "max_position_embeddings": 128_000,
+    "rope_theta": 5e5,
+    "mrope_interleaved": True,
+}
 _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "llama": _VICUNA,
     "mistral": _VICUNA | {"intermediate_size": 14_336},
     "qwen2": _QWEN,
-    "qwen3": _QWEN,
+    "qwen3": _QWEN3_VL,
     "qwen2_vl_text": _QWEN2_VL,
     "qwen2_5_vl_text": _QWEN2_VL,
-    "qwen3_vl_text": _QWEN | {"max_position_embeddings": 128_000, "rope_theta": 5e5},
+    "qwen3_vl_text": _QWEN3_VL,
     "gemma3_text": {
         "hidden_size": 2304,
         "num_hidden_layers": 26,

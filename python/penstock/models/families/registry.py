@@ -200,14 +200,14 @@ def multimodal_architecture_of_folder(folder: Path) -> str | None:
 
 
 def media_spec_of_folder(folder: Path) -> MediaSpec | None:
-    """Return the media side of the model in a Hugging Face folder; None if it takes only text.
+    """Return the media side of the model in a Hugging Face folder; None if it takes text only.
     Raises ModelError naming file and key."""
     path = folder / "config.json"
-    named = read_json(path, dict[str, Any]).get("architectures")
-    names = named if isinstance(named, list) else []
-    found = (MEDIA_FAMILIES[name] for name in names if name in MEDIA_FAMILIES)
-    family = next(found, None)
-    return None if family is None else family.read_folder(folder)
+    names = read_json(path, dict[str, Any]).get("architectures") or []
+    for name in names if isinstance(names, list) else []:
+        if isinstance(name, str) and name in MEDIA_FAMILIES:
+            return MEDIA_FAMILIES[name].read_folder(folder)
+    return None
 
 
 def hf_names(spec: DecoderSpec) -> TensorNames:
