@@ -49,6 +49,14 @@ ENGINE_OPTIONS: Final = (
     *in_panel(
         MODEL_PANEL,
         SettingOption(
+            "mmproj",
+            ("--mmproj",),
+            str,
+            "GGUF file with the image and audio encoders of a GGUF model; off: text only.",
+            "a *mmproj*.gguf file beside the model",
+            "FILE|off",
+        ),
+        SettingOption(
             "dtype",
             ("--dtype",),
             Literal["auto", "f32", "float32"],

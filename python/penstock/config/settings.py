@@ -75,6 +75,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
     Model:
       `model`: a name of the catalogue, a Hugging Face id, a folder or a GGUF file.
+      `mmproj`: the GGUF file with the towers of a multimodal model; "off": the model takes text
+      only; None: a file beside the model, if there is one.
       `dtype`: "auto" computes in the format of the weights (integers, bfloat16); "f32" dequantizes
       everything to float32.
       `quantization`: quantize float weights while loading. "int8" and "int4" apply to the layers,
@@ -122,6 +124,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     """
 
     model: str = "smollm2-135m-instruct"
+    mmproj: str | None = None
     dtype: Literal["auto", "f32"] = "auto"
     quantization: Literal["int8", "int4", "fp8"] | None = None
     kv_cache_dtype: Literal["auto", "f16", "f32", "f8e4m3"] = "auto"

@@ -56,7 +56,9 @@ def find_files(
     (`limit_bytes` at most), None if unknown. Raises ModelError if the model is not found."""
     environment = environment or read_environment()
     bounds = [size for size in (available_bytes(), limit_bytes) if size is not None]
-    files = resolve_model(settings.model, environment.home, hub_access_of(environment))
+    files = resolve_model(
+        settings.model, environment.home, hub_access_of(environment), mmproj=settings.mmproj
+    )
     return files, min(bounds, default=None)
 
 
