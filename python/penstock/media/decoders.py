@@ -54,6 +54,7 @@ class MediaDecoders:
         self._idle_s = idle_s
         self._slots = asyncio.Semaphore(limits.processes)
         self._idle: list[DecodingChild] = []
+        self._busy: set[DecodingChild] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -86,6 +87,12 @@ class MediaDecoders:
         """End all processes, and wait for that. Items that are being decoded fail."""
         self._closed = True
         self._end_idle()
+        for child in self._busy:
+            child.kill()
+        for _ in range(self._limits.processes):  # until no item uses or starts a process
+            await self._slots.acquire()
+        for _ in range(self._limits.processes):
+            self._slots.release()
         while self._ending:
             await asyncio.wait(self._ending)
 
@@ -113,15 +120,15 @@ class MediaDecoders:
     async def _answer(self, job: Job) -> Answer:
         """Raises ChildEnded, Unavailable."""
         child = await self._child()
+        self._busy.add(child)
         try:
             answer = await child.answer(job, self._limits.cpu_time_s)
         except BaseException:
             self._end(child)
             raise
-        if self._closed:
-            self._end(child)
-        else:
-            self._put_back(child)
+        finally:
+            self._busy.discard(child)
+        self._put_back(child)
         return answer
 
     async def _child(self) -> DecodingChild:
@@ -138,12 +145,19 @@ class MediaDecoders:
                 " pip install 'penstock[media]'"
             )
         try:
-            return await DecodingChild.start(self._setup, self._program)
+            child = await DecodingChild.start(self._setup, self._program)
         except StartFault as error:
             log.error("a decoding process cannot start: %s", error)
             raise Unavailable("this server cannot decode media") from None
+        if self._closed:
+            self._end(child)
+            raise Unavailable("the model is closed")
+        return child
 
     def _put_back(self, child: DecodingChild) -> None:
+        if self._closed:
+            self._end(child)
+            return
         self._idle.append(child)
         if self._timer is not None:
             self._timer.cancel()
