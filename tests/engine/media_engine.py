@@ -39,6 +39,7 @@ def start_with_tower(
     """Start the small Llama with `tower`. `axes`: 3 for three positions per token. `available`:
     bytes of memory."""
     write_small_llama(folder)
+    (folder / "preprocessor_config.json").write_text("{}")
     if axes == 3:
         config = json.loads((folder / "config.json").read_text())
         config["rope_scaling"] = {"rope_type": "default", "mrope_section": SECTIONS}
