@@ -136,9 +136,7 @@ class MediaTable:
             return axes[0], None
         return axes[0], self._media_rows(index, axes, visible if has_whole else None)
 
-    def _media_rows(
-        self, index: Ints, axes: Ints, visible: Ints | None
-    ) -> MediaRows[Ints]:
+    def _media_rows(self, index: Ints, axes: Ints, visible: Ints | None) -> MediaRows[Ints]:
         rows, *deep = self._buffers
         return MediaRows(
             index=index,
