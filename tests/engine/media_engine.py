@@ -29,9 +29,15 @@ SECTIONS = (HEAD_DIM // 2 - 4, 2, 2)
 
 
 def start_with_tower(
-    folder: Path, tower: NoiseTower, *, axes: int = 1, **options: Any
+    folder: Path,
+    tower: NoiseTower,
+    *,
+    axes: int = 1,
+    available: int | None = None,
+    **options: Any,
 ) -> CpuRuntime:
-    """Start the small Llama with `tower`. `axes`: 3 for three positions per token."""
+    """Start the small Llama with `tower`. `axes`: 3 for three positions per token. `available`:
+    bytes of memory."""
     write_small_llama(folder)
     if axes == 3:
         config = json.loads((folder / "config.json").read_text())
@@ -51,7 +57,9 @@ def start_with_tower(
     with pytest.MonkeyPatch.context() as patch:
         family = tower.family("LlamaForCausalLM")
         patch.setitem(registry.MEDIA_FAMILIES, "LlamaForCausalLM", family)
-        return start_runtime(files_at(folder, "small-llama"), settings)
+        started = start_runtime(files_at(folder, "small-llama"), settings, available)
+    assert isinstance(started, CpuRuntime)
+    return started
 
 
 def core_over(

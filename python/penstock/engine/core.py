@@ -191,7 +191,7 @@ class EngineCore:
 
     def gauges(self) -> EngineGauges:
         grammars, masks = self._grammars, self._masks
-        return EngineGauges(
+        gauges = EngineGauges(
             **msgspec.structs.asdict(self._scheduler.gauges()),
             grammars_compiled=grammars.compiled,
             grammars_reused=grammars.reused,
@@ -199,8 +199,10 @@ class EngineCore:
             grammar_compile_seconds=grammars.compile_s,
             grammar_mask_seconds=masks.fill_s,
             grammar_mask_wait_seconds=masks.wait_s,
-            **({} if self._media is None else self._media.gauges()),
         )
+        if self._media is not None:
+            self._media.report(gauges)
+        return gauges
 
     def prepare(self) -> bool:
         """Do a short piece of work for later steps; see `Core.prepare`."""

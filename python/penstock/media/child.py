@@ -117,9 +117,9 @@ class DecodingChild:
         return decode(await self._receive(size), kind)
 
     async def _receive(self, size: int) -> bytearray:
-        """Read `size` bytes. Raises EOFError, OSError."""
+        """Read `size` bytes. Raises EOFError, OSError, and DecodeError for an impossible size."""
         if size > MAX_ANSWER_BYTES:
-            raise EOFError
+            raise msgspec.DecodeError("the answer is too long")
         loop = asyncio.get_running_loop()
         data = bytearray(size)
         with memoryview(data) as view:

@@ -10,7 +10,7 @@ import pytest
 from penstock.base.errors import InvalidRequest
 from penstock.engine.media.encode_queue import EncodeQueue
 from penstock.engine.media.encoder_cache import EncoderCache
-from penstock.engine.types import MediaItem
+from penstock.engine.types import EngineGauges, MediaItem
 from penstock.kernels.reference import ReferenceOps
 from penstock.models.towers.tower import EncodedMedia
 from penstock.runtime.media import TowerMedia
@@ -44,6 +44,11 @@ class Setup:
             news += self.queue.advance(0).items()
         return news
 
+    def gauges(self) -> EngineGauges:
+        gauges = EngineGauges()
+        self.queue.report(gauges)
+        return gauges
+
 
 def image(content: str, rows: int = 4, pieces: int = 1) -> MediaItem:
     return item(picture(content, rows, pieces), 0)
@@ -73,9 +78,9 @@ def test_equal_media_are_encoded_once_for_requests_that_arrive_together() -> Non
     setup.enter("two", image("a", pieces=2), image("a", pieces=2))
     assert setup.run() == [("one", None), ("two", None)]
     assert setup.tower.pieces == ["a", "a"]
-    counters = setup.queue.counters
-    assert counters.media_items_encoded == 1
-    assert (counters.encoder_cache_hits, counters.encoder_cache_misses) == (1, 1)
+    gauges = setup.gauges()
+    assert gauges.media_items_encoded == 1
+    assert (gauges.encoder_cache_hits, gauges.encoder_cache_misses) == (1, 1)
 
 
 def test_a_later_request_finds_media_in_the_cache_and_passes_the_queue() -> None:
@@ -193,7 +198,9 @@ def test_pieces_go_on_until_the_budget_is_spent() -> None:
     assert len(setup.tower.pieces) == 1
     queue.advance(budget_s=4)
     assert len(setup.tower.pieces) == 5
-    assert queue.counters.media_encode_seconds == 1 + 4
+    gauges = EngineGauges()
+    queue.report(gauges)
+    assert gauges.media_encode_seconds == 1 + 4
 
 
 def test_a_released_item_is_used_as_late_as_its_release() -> None:

@@ -407,7 +407,7 @@ def test_a_named_mmproj_file_replaces_the_one_beside_the_model(tmp_path: Path) -
         (tmp_path / name).write_bytes(name.encode())
     model, other = str(tmp_path / "m.gguf"), tmp_path / "other.gguf"
     assert resolve_model(model, tmp_path, mmproj=str(other)).mmproj == other
-    with pytest.raises(ModelError, match="mmproj: .*no-such: no such file"):
+    with pytest.raises(ModelError, match=r"mmproj: .*no-such: no such file"):
         resolve_model(model, tmp_path, mmproj=str(tmp_path / "no-such"))
 
 

@@ -3,7 +3,7 @@ file."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from penstock.base.errors import ModelError
 from penstock.models.families import registry
@@ -13,13 +13,18 @@ from penstock.models.towers.tower import LoadedTower, MediaSpec
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.gguf.gguf_file import GgufFile
 
+PROCESSOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")
+
 
 def media_spec(files: ModelFiles) -> MediaSpec | None:
-    """Return the media side of a model, or None if it takes text only. Reads no tensors. Raises
+    """Return the media side of a model, or None if it takes text only. A folder without the
+    configuration of an image or audio processor is that of a text model. Reads no tensors. Raises
     ModelError naming file and key."""
     if files.mmproj is not None:
         return registry.media_spec_of_mmproj(GgufFile(files.mmproj))
-    return None if files.kind == "gguf" else registry.media_spec_of_folder(files.path)
+    if files.kind == "gguf" or not any((files.path / name).exists() for name in PROCESSOR_FILES):
+        return None
+    return registry.media_spec_of_folder(files.path)
 
 
 def open_towers(

@@ -262,6 +262,8 @@ def load_model(
     widened = 0 if dtype == "f32" else extra_bytes(checkpoint)
     load_note = WIDENED if widened and isinstance(checkpoint, Float8Checkpoint) else ""
     if container is not None:
+        if files.mmproj is None and not non_text_bytes(checkpoint.tensors):
+            media = None  # the towers have been left out
         if media is None:
             load_note += f"; only the language model of {container}: images are not supported"
         widened -= 0 if dtype == "f32" else non_text_bytes(checkpoint.tensors)
