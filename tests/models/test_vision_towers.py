@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from vision_models import (
 
 from penstock.base.errors import ModelError
 from penstock.kernels.reference import ReferenceOps
+from penstock.models.media.prepared import Frames
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
@@ -248,6 +250,31 @@ def test_rows_are_those_of_transformers(saved: Any, number: int) -> None:
     expected = expected_rows(model, images, case, pixels)
     rows = encoded(folder, media_spec(folder).processor.image(pixels))
     np.testing.assert_allclose(rows, expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "name", ["llava-onevision", "smolvlm, positions of a larger image", "internvl"]
+)
+@torch.no_grad()
+def test_rows_of_videos_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    model = small_model(case.name, case.text, case.vision, case.whole)
+    folder = save(tmp_path, model, case.processor())
+    spec = media_spec(folder)
+    pixels = np.stack([picture(37, 60, seed) for seed in range(3)])
+    media = spec.processor.video(Frames(pixels, (0.0, 1.0, 2.0), 3.0))
+    tiles = torch.from_numpy(np.stack(normalized_tiles(spec, media)))
+    if name == "llava-onevision":
+        features = model.get_video_features(pixel_values_videos=tiles[None])
+    elif name == "internvl":
+        features = model.get_image_features(pixel_values=tiles)
+    else:
+        features = model.get_image_features(pixel_values=tiles[None])
+    expected = joined(features.pooler_output)
+    rows = encoded(folder, media)
+    np.testing.assert_allclose(rows, expected, **TOLERANCE)
+    expansion = spec.processor.expand(media, lambda text: [len(text)])
+    assert sum(count for _, count in expansion.runs) == len(rows)
 
 
 def test_an_item_has_as_many_tokens_as_rows(saved: Any) -> None:
