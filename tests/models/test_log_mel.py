@@ -18,19 +18,15 @@ def noise(samples: int) -> np.ndarray:
 @pytest.mark.parametrize("samples", [1_234, 48_123, 16_000 * 30, 16_000 * 41 + 7])
 def test_features_are_those_of_transformers(mels: int, samples: int) -> None:
     extractor = WhisperFeatureExtractor(feature_size=mels)
-    own = noise(samples)
-    expected = extractor(
+    own = noise(samples) + 0.1 * np.sin(np.arange(samples) * 0.3).astype(np.float32)
+    features = log_mel(own, mels)
+    in_float64 = extractor._np_extract_fbank_features(own[None], "cpu")[0]
+    np.testing.assert_allclose(features, in_float64, rtol=0, atol=1e-6)
+    public = extractor(
         own, sampling_rate=16_000, padding=False, truncation=False, return_tensors="np"
     )
-    difference = np.abs(log_mel(own, mels) - expected["input_features"][0])
-    assert difference.max() <= 1e-5
-
-
-def test_features_of_a_tone_are_those_of_transformers_in_float64() -> None:
-    extractor = WhisperFeatureExtractor(feature_size=128)
-    own = noise(50_003) + np.sin(np.arange(50_003) * 0.3).astype(np.float32)
-    expected = extractor._np_extract_fbank_features(own[None], "cpu")[0]
-    np.testing.assert_allclose(log_mel(own, 128), expected, atol=1e-6)
+    # With torch installed, the extractor computes in float32.
+    np.testing.assert_allclose(features, public["input_features"][0], rtol=0, atol=1e-4)
 
 
 def test_silence_has_features() -> None:
