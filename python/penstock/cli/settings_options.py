@@ -161,6 +161,13 @@ ENGINE_OPTIONS: Final = (
             "Split the model among N GPUs, from --device on.",
         ),
         SettingOption(
+            "encoder_cache_mb",
+            ("--encoder-cache",),
+            str,
+            "Memory of encoded images and recordings, such as 1GiB; a plain number is in MiB.",
+            metavar="SIZE",
+        ),
+        SettingOption(
             "block_size",
             ("--block-size", "--block-tokens", "--pa-block-size"),
             int,

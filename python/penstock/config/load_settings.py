@@ -62,7 +62,7 @@ FORMER_KEYS: Final[Mapping[str, str]] = {
     "tool_syntax": "tool_call_parser",
     "without_kernels": "disabled_kernels",
 }
-MEMORY_KEYS: Final = ("kv_cache_memory_mb", "cpu_kv_cache_memory_mb")
+MEMORY_KEYS: Final = ("kv_cache_memory_mb", "cpu_kv_cache_memory_mb", "encoder_cache_mb")
 DTYPE_NAMES: Final = {"float16": "f16", "float32": "f32", "fp8": "f8e4m3", "fp8_e4m3": "f8e4m3"}
 IGNORED_KEYS: Final = ("no_ui",)
 """Keys of [server] without effect: this build has no web page to disable."""

@@ -109,6 +109,10 @@ class EngineSettings(msgspec.Struct, frozen=True):
       `enable_prefix_caching`: reuse the KV blocks of equal prompt prefixes.
       `no_kv_cache`: recompute the whole context in every step.
 
+    Media:
+      `encoder_cache_mb`: MiB of encoded images, videos and recordings that are kept for later
+      requests; requests that need more at a time are refused.
+
     Scheduling:
       `max_num_seqs`, `max_num_batched_tokens`: maximum sequences and tokens in a step; None:
       depends on the device (`config.step_sizes`).
@@ -127,6 +131,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     kv_cache_memory_mb: int | None = None
     cpu_kv_cache_memory_mb: int = 0
     block_size: int = 16
+    encoder_cache_mb: int = 512
     max_num_seqs: int | None = None
     max_queue: int = 1024
     max_num_batched_tokens: int | None = None

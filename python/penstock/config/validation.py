@@ -25,6 +25,7 @@ ENGINE_RANGES: Final[dict[str, tuple[float, float]]] = {
     "kv_cache_memory_mb": (1, 2**24),
     "cpu_kv_cache_memory_mb": (0, 2**24),
     "block_size": (1, 1024),
+    "encoder_cache_mb": (1, 2**24),
     "max_num_seqs": (1, 4096),
     "max_queue": (1, 2**20),
     "max_num_batched_tokens": (16, 2**20),

@@ -15,6 +15,9 @@ from penstock.base.resources import available_cores
 from penstock.config import EngineSettings, LoraSettings
 from penstock.engine.adapters.null_slot_cache import slot_cache_for
 from penstock.engine.admission import AdmissionQueue
+from penstock.engine.media.encode_queue import EncodeQueue
+from penstock.engine.media.encoder_cache import EncoderCache
+from penstock.engine.media.prompt_media import answer_room, check_media, kinds_of
 from penstock.engine.types import (
     NO_ADAPTERS,
     NO_EMBEDDINGS,
@@ -42,6 +45,7 @@ class EngineCore:
 
     `threads`: number of threads that may fill grammar masks while a step computes.
     `lora`: the limits of adapters, None if adapters are off.
+    `encoder_cache_bytes`: most memory of encoded media.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class EngineCore:
         info: EngineInfo,
         threads: int = 1,
         lora: LoraSettings | None = None,
+        encoder_cache_bytes: int = 0,
     ) -> None:
         self._runtime = runtime
         self._scheduler = scheduler
@@ -60,11 +65,16 @@ class EngineCore:
         self._stop_ids: frozenset[int] = frozenset()
         self._wake: Callable[[], None] = lambda: None
         self._adapters = slot_cache_for(runtime.adapters, lora, lambda: self._wake(), NO_ADAPTERS)
+        self._media: EncodeQueue | None = None
+        if runtime.media is not None:
+            cache = EncoderCache(runtime.media, encoder_cache_bytes)
+            self._media = EncodeQueue(runtime.media, cache)
         self._admissions = AdmissionQueue(
-            scheduler, self._grammars, self._adapters, lambda: self._wake()
+            scheduler, self._grammars, self._adapters, lambda: self._wake(), self._media
         )
         self._flying = False
         self._began = 0.0
+        self._last_step_s = 0.0
 
     @classmethod
     def for_runtime(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
@@ -93,9 +103,11 @@ class EngineCore:
             weight_bytes=facts.weight_bytes,
             fingerprint=facts.fingerprint,
             memory_bytes=facts.memory_bytes,
+            media_kinds=kinds_of(runtime.media),
         )
         threads = settings.threads or available_cores()
-        return cls(runtime, scheduler, info, threads, settings.lora)
+        cache_bytes = settings.encoder_cache_mb << 20
+        return cls(runtime, scheduler, info, threads, settings.lora, cache_bytes)
 
     @property
     def report(self) -> str:
@@ -104,7 +116,8 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or self._admissions.has_completions
+        encodes = self._media is not None and self._media.has_work
+        return self._scheduler.has_work or self._admissions.has_completions or encodes
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Set `wake`, which another thread calls when a grammar or an adapter has become ready, so
@@ -124,6 +137,8 @@ class EngineCore:
             raise InvalidRequest(
                 f"token ids must be at least 0 and below {self.info.vocab_size}", field="prompt"
             )
+        if request.media or request.rope_positions:
+            request = self._checked_media(request)
         if request.constraint is not None:
             self._masks.start()
         self._admissions.submit(request, self._stop_ids)
@@ -158,7 +173,7 @@ class EngineCore:
         If the runtime overlaps steps and the next step can be planned already, the next step is
         submitted before this method returns.
         """
-        outputs = self._admissions.release_ready()
+        outputs = self._admissions.release_ready() + self._encode_media()
         if not self._flying and not self._launch():
             return outputs
         ahead = self._scheduler.plan_ahead() if self._runtime.info.overlaps else None
@@ -167,6 +182,7 @@ class EngineCore:
         result = self._runtime.collect()
         now = time.monotonic()
         progress = self._scheduler.commit(result, now - self._began)
+        self._last_step_s = now - self._began
         self._flying, self._began = ahead is not None, now
         self._admissions.finish(progress)
         return outputs + _outputs(progress, now)
@@ -181,6 +197,7 @@ class EngineCore:
             grammar_compile_seconds=grammars.compile_s,
             grammar_mask_seconds=masks.fill_s,
             grammar_mask_wait_seconds=masks.wait_s,
+            **({} if self._media is None else self._media.gauges()),
         )
 
     def prepare(self) -> bool:
@@ -193,6 +210,26 @@ class EngineCore:
         self._masks.close()
         self._adapters.close()
         self._runtime.close()
+
+    def _checked_media(self, request: TokenRequest) -> TokenRequest:
+        """Check the media of a request. Return the request with an answer that fits the positions
+        that the media leave. Raises InvalidRequest or ContextLengthExceeded."""
+        check_media(request, self.info)
+        if self._media is not None:
+            self._media.check(request.media)
+        room = answer_room(request, self.info.max_model_len)
+        return msgspec.structs.replace(request, max_tokens=room)
+
+    def _encode_media(self) -> list[TokenOutput]:
+        """Encode media of waiting requests: one piece, and more until as much time has passed as
+        the last step took, if other requests are being computed. Return the last outputs of
+        requests whose media cannot be encoded."""
+        if self._media is None or not self._media.has_work:
+            return []
+        computes = self._flying or self._scheduler.has_work
+        return self._admissions.encode_media(
+            time.monotonic() + (self._last_step_s if computes else 0.0)
+        )
 
     def _launch(self) -> bool:
         """Plan a step and submit it. Return False if there is no work."""

@@ -204,6 +204,10 @@ class EngineGauges(msgspec.Struct):
     `accepted_tokens`: draft tokens that were accepted.
     `host_cache_saves`: KV blocks copied from a GPU to the CPU KV cache.
     `host_cache_restores`: KV blocks copied back to the GPU.
+    `encoder_cache_bytes`: encoded media in memory.
+    `encoder_cache_hits`: items of requests that were encoded, or being encoded, for another
+    request.
+    `media_encode_seconds`: time spent encoding media.
     """
 
     sequences_running: int = 0
@@ -233,3 +237,8 @@ class EngineGauges(msgspec.Struct):
     host_cache_blocks_total: int = 0
     host_cache_saves: int = 0
     host_cache_restores: int = 0
+    encoder_cache_bytes: int = 0
+    encoder_cache_hits: int = 0
+    encoder_cache_misses: int = 0
+    media_items_encoded: int = 0
+    media_encode_seconds: float = 0.0

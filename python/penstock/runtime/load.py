@@ -25,7 +25,8 @@ from penstock.runtime.cpu.isa_selection import select_isas
 from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
 from penstock.runtime.device_choice import choose_device, rank_devices
-from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
+from penstock.runtime.media_rows import MediaTable
+from penstock.runtime.memory import MemoryPlan, media_memory, plan_memory, warn_of_short_context
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.weight_quantization import integer_bits, refuse_for_vectors, refuse_on_cpu
@@ -112,10 +113,15 @@ def start_runtime(
     rank_devices(settings, "cpu")
     model = load_model(files, settings.dtype, bits=integer_bits(settings))
     packed_bytes = weight_bytes(files, model.spec, settings) + model.extra_bytes
-    memory = plan_memory(model.spec, packed_bytes, settings, available)
+    media = media_memory(model.spec, model.media_spec, model.media, settings)
+    memory = plan_memory(model.spec, packed_bytes, settings, available, media)
     warn_of_short_context(model.spec, settings, memory)
     backend, arithmetic = _backend(model, memory, settings, progress, home)
-    rows = RowTable(memory.sizes.max_num_seqs, memory.max_model_len, settings.block_size)
+    table = None
+    if backend.media is not None:
+        sizes = (memory.sizes.max_num_seqs, memory.step_tokens, model.spec.hidden_size)
+        table = MediaTable(backend.media.encoded, *sizes)
+    rows = RowTable(memory.sizes.max_num_seqs, memory.max_model_len, settings.block_size, table)
     taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
     info = RuntimeInfo(
         model_id=model.model_id,
@@ -124,7 +130,7 @@ def start_runtime(
         max_model_len=memory.max_model_len,
         cache_blocks=memory.cache.blocks,
         block_size=settings.block_size,
-        weight_bytes=backend.weight_bytes,
+        weight_bytes=backend.weight_bytes + media.tower_bytes,
         memory_bytes=taken.total_bytes,
         sizes=memory.sizes,
     )

@@ -1,9 +1,10 @@
 """The index of the prefix cache: finds KV blocks by the content of all tokens up to their end.
 
-The key of a block is a keyed hash of the key of the block before it, of its own token ids and of the
-media that its tokens belong to. The root key is a hash of the salt and the adapter revision. So
-equal keys imply equal prefixes, equal media, equal adapter weights and equal salts. An attacker who does not know the secret of the index cannot make
-two prefixes collide. The index does not know which sequences hold a block.
+The key of a block is a keyed hash of the key of the block before it, of its own token ids and of
+the media that its tokens belong to. The root key is a hash of the salt and the adapter revision. So
+equal keys imply equal prefixes, equal media, equal adapter weights and equal salts. An attacker who
+does not know the secret of the index cannot make two prefixes collide. The index does not know
+which sequences hold a block.
 """
 
 from __future__ import annotations

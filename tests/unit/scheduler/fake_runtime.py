@@ -53,9 +53,7 @@ def logprob_of(state: bytes, token: int) -> float:
     return -(int.from_bytes(digest(state, token), "little") % 1000) / 100
 
 
-def scores_alone(
-    prompt: Sequence[int], media: Sequence[MediaSpan] = ()
-) -> list[tuple[int, float]]:
+def scores_alone(prompt: Sequence[int], media: Sequence[MediaSpan] = ()) -> list[tuple[int, float]]:
     """Return the tokens of a prompt after the first with their log-probabilities."""
     scores, state, rows = [], b"", embeddings(media)
     for position, (token, following) in enumerate(pairwise(prompt)):

@@ -32,6 +32,7 @@ from penstock.models.decoder.tensor_names import HF_NAMES, TensorNames
 from penstock.models.encoder.classifier import DECODER_CLASSIFIER, ClassifierSpec
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.encoder.tensor_names import EncoderNames
+from penstock.models.towers.tower import MediaSpec
 from penstock.quant.gguf.gguf_file import GgufFile, read_head
 from penstock.quant.json_file import read_json
 from penstock.quant.safetensors.quantization_config import read_scheme
@@ -96,6 +97,11 @@ GGUF_ENCODERS: Final = {
     for family in FAMILIES
     if isinstance(family.gguf, GgufEncoder)
 }
+
+MEDIA_FAMILIES: Final = {
+    family.media.architecture: family.media for family in FAMILIES if family.media is not None
+}
+"""Architecture in a config.json -> the media side of the family."""
 
 _HF_NAMES: Final = {family.name: family.names for family in _DECODERS} | {
     family.gguf.architecture: family.hf.names
@@ -191,6 +197,16 @@ def is_encoder_folder(folder: Path) -> bool:
 def multimodal_architecture_of_folder(folder: Path) -> str | None:
     """Return the multimodal architecture that contains the language model of `folder`, or None."""
     return multimodal_architecture(read_json(folder / "config.json", dict[str, Any]))
+
+
+def media_spec_of_folder(folder: Path) -> MediaSpec | None:
+    """Return the media side of the model in a Hugging Face folder, or None if the model reads only
+    text or its family has none. Raises ModelError naming file and key."""
+    named = read_json(folder / "config.json", dict[str, Any]).get("architectures")
+    for name in named if isinstance(named, list) else ():
+        if isinstance(name, str) and name in MEDIA_FAMILIES:
+            return MEDIA_FAMILIES[name].read_folder(folder)
+    return None
 
 
 def hf_names(spec: DecoderSpec) -> TensorNames:

@@ -44,6 +44,7 @@ from penstock.models.hub.model_files import ModelFiles, fingerprint
 from penstock.models.tokenizer import gguf_tokenizer, hf_tokenizer
 from penstock.models.tokenizer.special_tokens import read_special_tokens
 from penstock.models.tokenizer.tokenizer_data import EmbeddingParts, TextParts, TokenizerFiles
+from penstock.models.towers.tower import LoadedTower, MediaSpec
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.quantize import Bits
@@ -62,6 +63,8 @@ class LoadedModel:
     - `extra_bytes`: the bytes that the weights need beyond the size of their files; negative if
       parts of the files are not read.
     - `load_note`: the reason for `extra_bytes`, for the log line about memory.
+    - `media_spec`: the processor and the towers; None if the model reads only text.
+    - `media`: the opened towers, in the order of `media_spec.towers`.
     """
 
     model_id: str
@@ -70,6 +73,8 @@ class LoadedModel:
     weights: Weights
     extra_bytes: int = 0
     load_note: str = ""
+    media_spec: MediaSpec | None = None
+    media: tuple[LoadedTower, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +217,7 @@ def load_model(
     float8: Float8Storage = "bf16",
     bits: Bits | None = None,
 ) -> LoadedModel:
-    """Open a model that generates text.
+    """Open a model that generates text, and its towers if its family has a media side.
 
     - `float8`: the type as which matrices of 8-bit floats are read. CPU kernels do not support
       "float8".
@@ -224,7 +229,7 @@ def load_model(
     """
     checkpoint: Checkpoint
     read: Checkpoint
-    container = None
+    container, media_spec = None, None
     if files.kind == "gguf":
         checkpoint = file = GgufFile(files.path)
         spec, family = registry.spec_of_gguf(file)
@@ -233,6 +238,7 @@ def load_model(
     else:
         spec = registry.spec_of_folder(files.path)
         container = registry.multimodal_architecture_of_folder(files.path)
+        media_spec = registry.media_spec_of_folder(files.path)
         checkpoint = open_checkpoint(files.path, _float8_storage(float8, dtype))
         names, permuted_qk = _names(spec, checkpoint, container), False
         spec = _resolve_tied_head(spec, checkpoint, names)
@@ -249,12 +255,23 @@ def load_model(
     widened = 0 if dtype == "f32" else extra_bytes(checkpoint)
     load_note = WIDENED if widened and isinstance(checkpoint, Float8Checkpoint) else ""
     if container is not None:
-        load_note += f"; only the language model of {container}: images are not supported"
+        if media_spec is None:
+            load_note += f"; only the language model of {container}: images are not supported"
         widened -= 0 if dtype == "f32" else non_text_bytes(checkpoint.tensors)
     if rounded is not None:
         load_note += f"; float weights of layers are quantized to {bits}-bit integers"
         widened -= rounded.saved_bytes
-    return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened, load_note)
+    towers = () if media_spec is None else media_spec.towers
+    return LoadedModel(
+        model_id=files.model_id,
+        fingerprint=fingerprint(files),
+        spec=spec,
+        weights=weights,
+        extra_bytes=widened,
+        load_note=load_note,
+        media_spec=media_spec,
+        media=tuple(tower.open(checkpoint, dtype) for tower in towers),
+    )
 
 
 def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[str, Bits]:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from penstock.base.errors import ModelError
 from penstock.base.resources import available_cores
 from penstock.config import EngineSettings
@@ -19,6 +21,7 @@ from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cpu.kv_cache import KvCache
+from penstock.runtime.media import tower_media
 from penstock.runtime.memory import MemoryPlan
 from penstock.scheduler import MAX_DRAFT_TOKENS
 
@@ -52,6 +55,7 @@ class NativeBackend:
                 model.spec, model.weights, self._ops, memory.max_model_len, progress
             )
             self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
+            self.media = tower_media(model, self._ops, _as_rows)
             max_rows = min(memory.sizes.max_num_seqs, memory.step_tokens)
             recorded = [self._record(memory, max_rows, None)]
             if self.adapters is not None:
@@ -74,6 +78,8 @@ class NativeBackend:
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """Run the forward pass of one step; see `Backend.logits`. Returns a view of the plan's
         memory. Steps with and without adapters have separate plans, which use the same memory."""
+        if inputs.media is not None:
+            return self.eager_logits(inputs)
         plan = self._plan if inputs.adapters is None else self._adapter_plan
         logits: Floats = plan.run(*plan_arguments(inputs))
         return logits
@@ -99,7 +105,7 @@ class NativeBackend:
 
     def close(self) -> None:
         """Release the plans, which hold the weights and the KV cache."""
-        del self._plan, self._adapter_plan, self._decoder, self.adapters, self._pool
+        del self._plan, self._adapter_plan, self._decoder, self.adapters, self.media, self._pool
         self.caches = []
 
     def _record(
@@ -123,6 +129,10 @@ def finish_together(recorded: Sequence[tuple[PlanOps, Any]]) -> list[Any]:
         plan if plan is largest else recorder.finish(output, largest)
         for plan, (recorder, output) in zip(plans, recorded, strict=True)
     ]
+
+
+def _as_rows(tensor: np.ndarray[Any, Any]) -> Floats:
+    return np.array(tensor, np.float32, order="C")
 
 
 def check_head_dim(model_id: str, head_dim: int) -> None:
