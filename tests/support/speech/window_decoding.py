@@ -34,7 +34,7 @@ def encode(runtime: TranscriptionRuntime, media: PreparedMedia) -> np.ndarray:
             next(steps)
         except StopIteration as done:
             runtime.media.keep(media.digest(), done.value)
-            return done.value.rows
+            return done.value.rows.reshape(-1, runtime.width)
 
 
 def decode(
@@ -54,7 +54,7 @@ def decode(
             sampling=GREEDY,
             seed=0,
             top_logprobs=None,
-            media=(MediaRun(0, 0, window.digest()),),
+            media=(MediaRun(0, 1, window.digest()),),
         )
         for row, (window, prompt) in enumerate(zip(windows, prompts, strict=True))
     )

@@ -113,7 +113,8 @@ class Transcriber:
         answer = TranscriptAnswer(prompt_tokens, request.stop)
         temperatures = (sampling.temperature,) if sampling.temperature else TEMPERATURES
         decoder = WindowDecoder(
-            self._engine, self._tokenizer, self._spec.tokens, temperatures, sampling.seed or 0
+            *(self._engine, self._tokenizer, self._spec.tokens, temperatures),
+            *(sampling.seed or 0, request.cache_salt.encode()),
         )
         started = self._started(request.model, prompt_tokens)
         num_tokens, is_cut, is_started = 0, False, False

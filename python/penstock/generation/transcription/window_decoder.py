@@ -70,6 +70,7 @@ class WindowDecoder:
 
     - `temperatures`: tried in order.
     - `seed`: of the first attempt.
+    - `cache_salt`: see `TokenRequest`.
     - `has_started`: the engine has admitted a request.
     """
 
@@ -80,12 +81,14 @@ class WindowDecoder:
         tokens: WhisperTokens,
         temperatures: Sequence[float] = TEMPERATURES,
         seed: int = 0,
+        cache_salt: bytes = b"",
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._tokens = tokens
         self._temperatures = temperatures
         self._seed = seed
+        self._cache_salt = cache_salt
         self._group = new_id("group_")
         self._most_tokens = engine.info.max_model_len // 2
         self.has_started = False
@@ -183,7 +186,8 @@ class WindowDecoder:
         sampling: Sampling,
         attempt: int = 0,
     ) -> TokenRequest:
-        item = MediaItem(window.digest, window.media, 0, 0, ((0, 0),))
+        # The window takes the place of the first token, so that prefix keys depend on it.
+        item = MediaItem(window.digest, window.media, 0, 1, ((0, 1),))
         return TokenRequest(
             id=new_id("seq_"),
             token_ids=prompt,
@@ -192,8 +196,7 @@ class WindowDecoder:
             max_tokens=count,
             stop_token_ids=frozenset((self._tokens.end,)),
             top_logprobs=0,
-            # The window changes all keys and values of the prompt.
-            cache_salt=window.digest,
+            cache_salt=self._cache_salt,
             group=self._group,
             media=(item,),
         )

@@ -19,7 +19,7 @@ Tensor = TypeVar("Tensor")
 
 
 class WhisperTower(Generic[Tensor]):
-    """Encodes a window to [positions, W]."""
+    """Encodes a window to one row, [1, positions * W]: it takes the place of one token."""
 
     def __init__(self, spec: WhisperSpec, tensors: TowerTensors, ops: Ops[Tensor]) -> None:
         self._encoder = WhisperEncoder(spec.encoder, tensors, ops, ENCODER)
@@ -28,7 +28,8 @@ class WhisperTower(Generic[Tensor]):
         self, ops: Ops[Tensor], media: PreparedMedia
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
         states, _ = yield from self._encoder.encode(ops, media.array())
-        return EncodedMedia(states)
+        flat: Any = states
+        return EncodedMedia(flat.reshape(1, -1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from penstock.runtime.memory import (
     HISTORY_BYTES,
     MIB,
     CacheShape,
+    MediaMemory,
     MemoryPlan,
     cache_item_bytes,
     refuse_excess,
@@ -49,6 +50,7 @@ class TranscriptionRuntime:
 
     `available`: bytes of memory that the model must fit, None for no check.
     `progress(parts packed, all parts)`: called while the weights are packed.
+    `width`: W, numbers per position of an encoded window.
 
     Raises ModelError if the model does not fit or the kernels do not support its sizes.
     """
@@ -78,7 +80,9 @@ class TranscriptionRuntime:
         if progress is not None:
             progress(1, 1)
         kinds = WhisperTowerSpec(spec).kinds
-        self._media = TowerMedia([(kinds, tower)], self._ops, spec.width, np.asarray)
+        width = spec.encoder.positions * spec.width
+        self._media = TowerMedia([(kinds, tower)], self._ops, width, np.asarray)
+        self.width = spec.width
         self._rules = TranscriptRules(spec.tokens)
         sizes = memory.sizes
         self._rows = RowTable(sizes.max_num_seqs, spec.max_tokens, settings.block_size)
@@ -94,7 +98,7 @@ class TranscriptionRuntime:
             max_model_len=spec.max_tokens,
             cache_blocks=memory.cache.blocks,
             block_size=settings.block_size,
-            weight_bytes=memory.weight_bytes,
+            weight_bytes=model.weights.size_bytes,
             memory_bytes=memory.total_bytes,
             sizes=sizes,
         )
@@ -158,7 +162,7 @@ class TranscriptionRuntime:
 
     def _project(self, digest: bytes, layer: int) -> Floats:
         """Return the keys and values of a window for one layer, [positions, 2 W]."""
-        rows = self._media.encoded[digest].rows
+        rows = self._media.encoded[digest].rows.reshape(-1, self.width)
         projected: Floats = self._decoder.keys_values(self._ops, rows, layer)
         return projected
 
@@ -176,7 +180,7 @@ def plan_transcription(
     model: LoadedWhisper, settings: EngineSettings, available: int | None
 ) -> tuple[MemoryPlan, CacheShape]:
     """Return the memory plan of a model within `available` bytes (None: not checked), and the shape
-    of the cache of windows, which is part of the plan's buffers. Raises ModelError with the numbers
+    of the cache of windows, which counts as media buffers. Raises ModelError with the numbers
     if the model does not fit."""
     spec = model.spec
     if settings.speculative_algorithm != "none":
@@ -193,14 +197,20 @@ def plan_transcription(
     per_token = 8 * spec.width + 2 * max(spec.intermediate, spec.width)
     buffers = 4 * (step * per_token + min(step, PIECE_ROWS) * spec.vocab_size)
     plan = MemoryPlan(
-        weight_bytes=model.weights.size_bytes,
+        weight_bytes=model.weights.size_bytes - model.weights.encoder_bytes,
         cache=cache,
-        buffer_bytes=buffers + windows.size_bytes + spec.encoder.scratch_bytes(),
+        buffer_bytes=buffers,
         row_bytes=4 * rows * (spec.max_tokens + cache.blocks),
         history_bytes=HISTORY_BYTES * rows * spec.max_tokens,
         max_model_len=spec.max_tokens,
         step_tokens=step,
         sizes=sizes,
+        media=MediaMemory(
+            tower_bytes=model.weights.encoder_bytes,
+            scratch_bytes=spec.encoder.scratch_bytes(),
+            cache_bytes=settings.encoder_cache_mb * MIB,
+            row_bytes=windows.size_bytes,
+        ),
     )
     refuse_excess(plan, available, f"a smaller max_num_seqs needs {window.size_bytes // MIB} MiB"
                   " less for each row")  # fmt: skip
