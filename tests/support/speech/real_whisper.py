@@ -1,4 +1,4 @@
-"""Converts real Whisper weights from package registries to Hugging Face folders (bench/peers.md)."""
+"""Converts real Whisper weights from package registries to Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import struct
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,11 +35,15 @@ _OPENAI = (
     (r"\bencoder\.ln_post\b", "encoder.layer_norm"),
     (r"\bdecoder\.ln\b", "decoder.layer_norm"),
 )
+_SYMBOLS = (
+    *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))"),
+    *("(((", ")))", "[[", "]]", "{{", "}}", "♪♪", "♪♪♪"),
+)
 _SUPPRESSED_NAMES = ("transcribe", "translate", "startoftranscript", "startofprev", "startoflm")
 
 
 def openai_folder(source: Path, folder: Path) -> Path:
-    """Write the folder of OpenAI's tiny.en checkpoint. `source`: has tiny.en.pt and gpt2.tiktoken."""
+    """Write the folder of OpenAI's tiny.en. `source`: has tiny.en.pt and gpt2.tiktoken."""
     loaded = torch.load(source / "tiny.en.pt", weights_only=True, map_location="cpu")
     dims: dict[str, int] = loaded["dims"]
     arrays: Arrays = {}
@@ -98,7 +103,7 @@ def suppressed_text(tokenizer: Tokenizer) -> list[int]:
     """Return the tokens of symbols that are not speech, as in OpenAI's tokenizer, and of control
     tokens."""
     symbols = list('"#()*+/:;<=>@[\\]^_`{|}~「」『』')
-    symbols += "<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪".split()
+    symbols += _SYMBOLS
     musical = set("♩♪♫♬♭♮♯")
     found = {tokenizer.encode(text, add_special_tokens=False).ids[0] for text in (" -", " '")}
     for symbol in [*symbols, *musical]:
@@ -183,9 +188,7 @@ def _halves(token: bytes, rank: int, ranks: dict[bytes, int]) -> tuple[bytes, by
     """Return the two tokens that are merged to `token`, by merging bytes with lower ranks."""
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
-        pairs = [
-            ranks.get(left + right, rank) for left, right in zip(parts, parts[1:], strict=False)
-        ]
+        pairs = [ranks.get(left + right, rank) for left, right in pairwise(parts)]
         best = min(range(len(pairs)), key=pairs.__getitem__)
         assert pairs[best] < rank
         parts[best : best + 2] = [parts[best] + parts[best + 1]]
