@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from penstock.adapters.view import AdapterView
 from penstock.agent.loop import AgentLoop, FileAttachments
+from penstock.agent.model_media import MediaAccess, ModelMedia
 from penstock.agent.sessions import SessionStore
 from penstock.agent.tool_provider import ToolProvider
 from penstock.base.errors import InvalidRequest
@@ -30,11 +31,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Runners:
-    """The runner of one model. Exactly one of the three fields is set."""
+    """The runner of one model. Exactly one of the first three fields is set.
+
+    - `media`: the media of requests, None for a model that reads text only.
+    """
 
     generator: AgentLoop | None = None
     embedder: EmbeddingRunner | None = None
     reranker: RerankRunner | None = None
+    media: ModelMedia | None = None
 
     def must_generate(self) -> AgentLoop:
         """Return the generator. Raises InvalidRequest (`unsupported_model`) if the model has none;
@@ -52,10 +57,12 @@ class Runners:
         """The default sampling parameters, None for a model that generates no text."""
         return None if self.generator is None else self.generator.sampling_defaults
 
-    def close(self) -> None:
-        """Stop the generator's child processes. May be called again. Does not close the engine."""
+    async def close(self) -> None:
+        """Stop the child processes of the model. May be called again. Does not close the engine."""
         if self.generator is not None:
             self.generator.close()
+        if self.media is not None:
+            await self.media.close()
 
     def _must(self, runner: _T | None, refusal: str) -> _T:
         if runner is None:
@@ -71,11 +78,13 @@ class SharedState:
     - `attachments`: stores the files of requests, None to refuse requests with files.
     - `sessions`: the stored sessions, None to ignore session ids.
     - `tools`: chooses the server tools of requests, None to run none.
+    - `media`: the settings and the fetcher for media in requests.
     """
 
     attachments: FileAttachments | None = None
     sessions: SessionStore | None = None
     tools: ToolProvider | None = None
+    media: MediaAccess = field(default_factory=MediaAccess)
 
 
 NO_STATE = SharedState()
@@ -104,6 +113,8 @@ def load_runners(
         return Runners(embedder=EmbeddingRunner.load(engine, parts, adapters))
     text_parts = load_text_parts(files)
     defaults = sampling_defaults(files, text_parts.generation_defaults, sampling)
-    generator = Generator.load(engine, text_parts, tool_syntax, adapters, defaults)
+    media = ModelMedia.load(files, state.media)
+    loader = None if media is None else media.loader
+    generator = Generator.load(engine, text_parts, tool_syntax, adapters, defaults, loader)
     loop = AgentLoop(generator, state.attachments, sessions=state.sessions, tools=state.tools)
-    return Runners(loop)
+    return Runners(loop, media=media)

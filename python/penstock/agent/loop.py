@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Collection
 from contextlib import aclosing
 from typing import Protocol
 
@@ -20,15 +20,20 @@ from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, RunFailed
 from penstock.generation import Generator
 from penstock.models.loader.sampling_defaults import SamplingDefaults
+from penstock.models.media.prepared import MediaKind
 
 
 class FileAttachments(Protocol):
-    """The methods of `attachments.Attachments`, which replaces file parts by texts. Embedded use
-    has no attachments and does not import that module."""
+    """The methods of `attachments.Attachments`, which replaces file parts by media and texts.
+    Embedded use has no attachments and does not import that module."""
 
-    def attach(self, request: GenerateRequest) -> Awaitable[GenerateRequest]: ...
+    def attach(
+        self, request: GenerateRequest, kinds: Collection[MediaKind]
+    ) -> Awaitable[GenerateRequest]: ...
 
-    def preview(self, request: GenerateRequest) -> Awaitable[GenerateRequest]: ...
+    def preview(
+        self, request: GenerateRequest, kinds: Collection[MediaKind]
+    ) -> Awaitable[GenerateRequest]: ...
 
 
 class AgentLoop:
@@ -76,20 +81,21 @@ class AgentLoop:
         return self._generator.run(request)
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
-        """Store the files of a request and return the request with texts in place of the files.
+        """Store the files of a request and return the request with media and texts in place of the
+        files.
 
         `run` also does this; the method is for callers that store the conversation. Raises
         ServiceError.
         """
         if self._attachments is None or not self._needs_attaching(request):
             return request
-        return await self._attachments.attach(request)
+        return await self._attachments.attach(request, self._generator.media_kinds)
 
     async def count(self, request: GenerateRequest) -> int:
         """Return the number of tokens in the prompt of a request, without storing its files. Raises
         ServiceError."""
         if self._attachments is not None and self._needs_attaching(request):
-            request = await self._attachments.preview(request)
+            request = await self._attachments.preview(request, self._generator.media_kinds)
         if self._tools is not None and self._tools.applies(request):
             self._tools.check(request)
             toolbox, _ = await self._tools.toolbox(request, "", "")

@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from penstock.cli.agent_setting_options import AGENT_OPTIONS, SANDBOX_OPTIONS, SEARCH_OPTIONS
+from penstock.cli.media_setting_options import MEDIA_OPTIONS
 from penstock.cli.setting_option import SettingOption, in_panel
 from penstock.config import (
     CPU_STEP_SIZES,
@@ -19,6 +20,7 @@ from penstock.config import (
     AgentSettings,
     EngineSettings,
     LoraSettings,
+    MediaSettings,
     SandboxSettings,
     SearchSettings,
     ServerSettings,
@@ -47,6 +49,14 @@ ENGINE_OPTIONS: Final = (
     *in_panel(
         MODEL_PANEL,
         SettingOption(
+            "mmproj",
+            ("--mmproj",),
+            str,
+            "GGUF file with the image and audio encoders of a GGUF model; off: text only.",
+            "a *mmproj*.gguf file beside the model",
+            "FILE|off",
+        ),
+        SettingOption(
             "dtype",
             ("--dtype",),
             Literal["auto", "f32", "float32"],
@@ -60,6 +70,14 @@ ENGINE_OPTIONS: Final = (
             Literal["int8", "int4", "fp8"],
             "Quantize the float weights of layers while loading. fp8 needs a GPU.",
             "the checkpoint's format",
+        ),
+        SettingOption(
+            "mmproj",
+            ("--mmproj",),
+            str,
+            "GGUF file with the vision or audio towers of a model in a GGUF file.",
+            "the mmproj file beside the model, if there is one",
+            "FILE",
         ),
         SettingOption(
             "tool_call_parser",
@@ -139,6 +157,14 @@ ENGINE_OPTIONS: Final = (
             "SIZE",
         ),
         SettingOption(
+            "encoder_cache_mb",
+            ("--encoder-cache-memory",),
+            str,
+            "Memory for the embeddings of images, audio and video, such as 1GiB; a plain number is"
+            " in MiB.",
+            metavar="SIZE",
+        ),
+        SettingOption(
             "kv_cache_dtype",
             ("--kv-cache-dtype", "--cache-dtype", "--pa-cache-type"),
             Literal["auto", "f16", "f32", "f8e4m3", "float16", "float32", "fp8", "fp8_e4m3"],
@@ -159,13 +185,6 @@ ENGINE_OPTIONS: Final = (
             ("-tp", "--tensor-parallel-size", "--tensor-parallel"),
             int,
             "Split the model among N GPUs, from --device on.",
-        ),
-        SettingOption(
-            "encoder_cache_mb",
-            ("--encoder-cache",),
-            str,
-            "Memory of encoded images and recordings, such as 1GiB; a plain number is in MiB.",
-            metavar="SIZE",
         ),
         SettingOption(
             "block_size",
@@ -450,6 +469,7 @@ STORE_OPTIONS: Final = in_panel(
 SERVE_OPTIONS: Final = (
     *SERVER_OPTIONS,
     *STORE_OPTIONS,
+    *MEDIA_OPTIONS,
     *AGENT_OPTIONS,
     *SEARCH_OPTIONS,
     *SANDBOX_OPTIONS,
@@ -461,6 +481,7 @@ DEFAULTS: Final[tuple[tuple[tuple[SettingOption, ...], msgspec.Struct], ...]] = 
     (ENGINE_OPTIONS, EngineSettings()),
     (SERVER_OPTIONS, ServerSettings()),
     (STORE_OPTIONS, StoreSettings()),
+    (MEDIA_OPTIONS, MediaSettings()),
     (AGENT_OPTIONS, AgentSettings()),
     (SEARCH_OPTIONS, SearchSettings()),
     (SANDBOX_OPTIONS, SandboxSettings()),

@@ -153,12 +153,12 @@ class AdmissionQueue:
                     failures.append(self._refuse(request_id, str(error)))
         return failures
 
-    def encode_media(self, deadline_s: float) -> list[TokenOutput]:
-        """Encode media of waiting requests until `deadline_s`; see `EncodeQueue.advance`. Pass the
-        requests that have become ready to the scheduler. Return the last output of each request
-        whose media cannot be encoded."""
+    def encode_media(self, budget_s: float) -> list[TokenOutput]:
+        """Encode media of waiting requests; see `EncodeQueue.advance`. Pass the requests that have
+        become ready to the scheduler. Return the last output of each request whose media cannot be
+        encoded."""
         failures: list[TokenOutput] = []
-        news = {} if self._media is None else self._media.advance(deadline_s)
+        news = {} if self._media is None else self._media.advance(budget_s)
         for request_id, error in news.items():
             if error is None:
                 self._pending[request_id].encoded = True

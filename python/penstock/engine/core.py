@@ -56,9 +56,11 @@ class EngineCore:
         threads: int = 1,
         lora: LoraSettings | None = None,
         encoder_cache_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runtime = runtime
         self._scheduler = scheduler
+        self._clock = clock
         self.info = info
         self._grammars = GrammarCache(info.vocab_size)
         self._masks = TokenMaskFiller(info.vocab_size, threads)
@@ -68,7 +70,7 @@ class EngineCore:
         self._media: EncodeQueue | None = None
         if runtime.media is not None:
             cache = EncoderCache(runtime.media, encoder_cache_bytes)
-            self._media = EncodeQueue(runtime.media, cache)
+            self._media = EncodeQueue(runtime.media, cache, clock)
         self._admissions = AdmissionQueue(
             scheduler, self._grammars, self._adapters, lambda: self._wake(), self._media
         )
@@ -180,7 +182,7 @@ class EngineCore:
         if ahead is not None:
             self._runtime.submit(ahead, self._masks.begin(self._scheduler.mask_inputs))
         result = self._runtime.collect()
-        now = time.monotonic()
+        now = self._clock()
         progress = self._scheduler.commit(result, now - self._began)
         self._last_step_s = now - self._began
         self._flying, self._began = ahead is not None, now
@@ -189,7 +191,7 @@ class EngineCore:
 
     def gauges(self) -> EngineGauges:
         grammars, masks = self._grammars, self._masks
-        return EngineGauges(
+        gauges = EngineGauges(
             **msgspec.structs.asdict(self._scheduler.gauges()),
             grammars_compiled=grammars.compiled,
             grammars_reused=grammars.reused,
@@ -197,8 +199,10 @@ class EngineCore:
             grammar_compile_seconds=grammars.compile_s,
             grammar_mask_seconds=masks.fill_s,
             grammar_mask_wait_seconds=masks.wait_s,
-            **({} if self._media is None else self._media.gauges()),
         )
+        if self._media is not None:
+            self._media.report(gauges)
+        return gauges
 
     def prepare(self) -> bool:
         """Do a short piece of work for later steps; see `Core.prepare`."""
@@ -227,16 +231,14 @@ class EngineCore:
         if self._media is None or not self._media.has_work:
             return []
         computes = self._flying or self._scheduler.has_work
-        return self._admissions.encode_media(
-            time.monotonic() + (self._last_step_s if computes else 0.0)
-        )
+        return self._admissions.encode_media(self._last_step_s if computes else 0.0)
 
     def _launch(self) -> bool:
         """Plan a step and submit it. Return False if there is no work."""
         plan = self._scheduler.plan()
         if plan is None:
             return False
-        self._began = time.monotonic()
+        self._began = self._clock()
         self._runtime.submit(plan, self._masks.begin(self._scheduler.mask_inputs))
         return True
 

@@ -58,7 +58,9 @@ def find_files(
     (`limit_bytes` at most), None if unknown. Raises ModelError if the model is not found."""
     environment = environment or read_environment()
     bounds = [size for size in (available_bytes(), limit_bytes) if size is not None]
-    files = resolve_model(settings.model, environment.home, hub_access_of(environment))
+    files = resolve_model(
+        settings.model, environment.home, hub_access_of(environment), mmproj=settings.mmproj
+    )
     return files, min(bounds, default=None)
 
 
@@ -137,8 +139,13 @@ def start_runtime(
     backend, arithmetic = _backend(model, memory, settings, progress, home)
     table = None
     if backend.media is not None:
-        sizes = (memory.sizes.max_num_seqs, memory.step_tokens, model.spec.hidden_size)
-        table = MediaTable(backend.media.encoded, *sizes)
+        table = MediaTable(
+            backend.media.encoded,
+            memory.sizes.max_num_seqs,
+            memory.step_tokens,
+            model.spec.hidden_size,
+            has_axes=bool(model.spec.rope.axes),
+        )
     rows = RowTable(memory.sizes.max_num_seqs, memory.max_model_len, settings.block_size, table)
     taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
     info = RuntimeInfo(

@@ -19,12 +19,17 @@ SHOWN_CHARS = 80
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model on disk. `path`: a .gguf file, the first .gguf file of a split set, or a folder with
-    config.json and safetensors files."""
+    """A model on disk.
+
+    - `path`: a .gguf file, the first .gguf file of a split set, or a folder with config.json and
+      safetensors files.
+    - `mmproj`: the .gguf file with the towers of a multimodal model; None: there is none.
+    """
 
     model_id: str
     kind: Literal["gguf", "folder"]
     path: Path
+    mmproj: Path | None = None
 
 
 def path_at(name: str) -> Path | None:
@@ -50,7 +55,8 @@ def fingerprint(files: ModelFiles) -> str:
     digest = hashlib.sha256()
     try:
         for path in _parts(files):
-            name = path.name if files.kind == "gguf" else path.relative_to(files.path).as_posix()
+            inside = files.kind == "folder" and path != files.mmproj
+            name = path.relative_to(files.path).as_posix() if inside else path.name
             digest.update(f"{name} {path.stat().st_size}\n".encode())
             _update_with_samples(digest, path)
     except OSError as error:
@@ -66,11 +72,12 @@ def gguf_parts(path: Path) -> list[Path]:
 
 
 def _parts(files: ModelFiles) -> list[Path]:
+    towers = [] if files.mmproj is None else [files.mmproj]
     if files.kind == "gguf":
-        return gguf_parts(files.path)
+        return gguf_parts(files.path) + towers
     suffixes = {".json", ".safetensors", ".jinja"}
     inside = (*files.path.glob("*"), *files.path.glob("*/*"))  # modules, additional chat templates
-    return sorted(path for path in inside if path.suffix in suffixes and path.is_file())
+    return sorted(path for path in inside if path.suffix in suffixes and path.is_file()) + towers
 
 
 def _update_with_samples(digest: hashlib._Hash, path: Path) -> None:

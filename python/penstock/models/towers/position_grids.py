@@ -67,8 +67,10 @@ def _buckets(size: int, side: int) -> npt.NDArray[np.int64]:
     are float32, as in the models' code."""
     fractions = np.arange(size, dtype=np.float32) * (np.float32(1) / np.float32(size))
     borders = np.arange(1 / side, 1.0, 1 / side).astype(np.float32)
-    found = np.searchsorted(borders, np.minimum(fractions, _LARGEST_FRACTION), side="right")
-    return found.astype(np.int64)
+    found: npt.NDArray[np.int64] = np.searchsorted(
+        borders, np.minimum(fractions, _LARGEST_FRACTION), side="right"
+    )
+    return found
 
 
 def _cubic_weights(side: int, size: int) -> Floats:

@@ -264,7 +264,8 @@ def _class_row(weights: VisionWeights) -> Floats | None:
     token, positions = weights.class_token(), weights.positions()
     if token is None or positions is None:
         return token
-    return np.add(token, positions[0], dtype=np.float32)
+    row: Floats = token + positions[0]
+    return row
 
 
 def _rows_like(ops: Ops[Tensor], x: Any) -> Any:

@@ -1,0 +1,176 @@
+"""Gets the bytes of a request's images, recordings and videos, and has them decoded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+from penstock.base.errors import InvalidRequest
+from penstock.dialog import Audio, GenerateRequest, Image, Video
+from penstock.models.media.prepared import MediaKind, PreparedMedia
+from penstock.models.media.processor import MediaProcessor
+from penstock.text.chat_templates.media_marks import media_kind
+
+CONCURRENT_ITEMS: Final = 8
+"""Items of one request that are fetched or decoded at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedItem:
+    """A prepared item. `digest`: `media.digest()`, which is expensive to compute."""
+
+    media: PreparedMedia
+    digest: bytes
+
+
+MediaPart: TypeAlias = Image | Audio | Video
+LoadedMedia: TypeAlias = Mapping[MediaPart, LoadedItem]
+"""The items of a request by their parts. Equal parts share one item."""
+
+
+class FetchedContent(Protocol):
+    """The field of `fetch.Fetched` that this module uses."""
+
+    @property
+    def data(self) -> bytes: ...
+
+
+class ContentFetcher(Protocol):
+    """The method of `fetch.Fetcher` that this module uses."""
+
+    async def fetch(self, url: str, *, field: str) -> FetchedContent: ...
+
+
+class MediaDecoder(Protocol):
+    """The method of `media.MediaCache` that this module uses."""
+
+    async def prepare(self, kind: MediaKind, data: bytes, where: str) -> PreparedMedia:
+        """Decode and prepare one item. Raises InvalidRequest for the field `where`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMediaLimits:
+    """Limits of the media of one request.
+
+    - `max_items`: images, recordings and videos in all messages.
+    - `max_bytes`: encoded bytes of all items.
+    - `max_prepared_bytes`: bytes of all prepared items, which are sent to the engine.
+    """
+
+    max_items: int = 64
+    max_bytes: int = 128 * 1024 * 1024
+    max_prepared_bytes: int = 512 * 1024 * 1024
+
+
+class MediaLoader:
+    """Loads the media of requests to one model.
+
+    - `processor`: the model's processor.
+    - `decoder`: decodes and prepares the items.
+    - `fetcher`: fetches items given by URL; None: URLs are refused.
+    """
+
+    def __init__(
+        self,
+        processor: MediaProcessor,
+        decoder: MediaDecoder,
+        fetcher: ContentFetcher | None,
+        limits: RequestMediaLimits = RequestMediaLimits(),
+    ) -> None:
+        self.processor = processor
+        self._decoder = decoder
+        self._fetcher = fetcher
+        self._limits = limits
+
+    async def load(self, request: GenerateRequest) -> LoadedMedia:
+        """Return the items of a request, in the order of its messages. The first error ends the
+        work on all items.
+
+        Raises InvalidRequest (`too_many_media`, `media_too_large`), and the errors of the fetcher
+        and the decoder, which name the part.
+        """
+        places = self._places(request)
+        if not places:
+            return {}
+        budget = _Budget(self._limits.max_bytes, "the media of a request")
+        turn = asyncio.Semaphore(CONCURRENT_ITEMS)
+        loads = [self._item(part, where, budget, turn) for part, where in places.items()]
+        items = await _all_or_first_error(loads)
+        prepared = _Budget(self._limits.max_prepared_bytes, "the prepared media of a request")
+        for item, where in zip(items, places.values(), strict=True):
+            prepared.spend(len(item.media.data), where)
+        return dict(zip(places, items, strict=True))
+
+    def _places(self, request: GenerateRequest) -> dict[MediaPart, str]:
+        """Return the path in the client's request of each different item."""
+        places: dict[MediaPart, str] = {}
+        count = 0
+        for index, message in enumerate(request.messages or ()):
+            for number, part in enumerate(message.parts):
+                if not isinstance(part, MediaPart):
+                    continue
+                where = request.part_path(index, number)
+                count += 1
+                if count > self._limits.max_items:
+                    raise InvalidRequest(
+                        f"`{where}`: a request may have at most {self._limits.max_items} images,"
+                        " recordings and videos",
+                        field=where,
+                        code="too_many_media",
+                    )
+                places.setdefault(part, where)
+        return places
+
+    async def _item(
+        self, part: MediaPart, where: str, budget: _Budget, turn: asyncio.Semaphore
+    ) -> LoadedItem:
+        kind = media_kind(part)
+        assert kind is not None
+        async with turn:
+            data = await self._bytes(part, where)
+            budget.spend(len(data), where)
+            media = await self._decoder.prepare(kind, data, where)
+            return LoadedItem(media, await asyncio.to_thread(media.digest))
+
+    async def _bytes(self, part: MediaPart, where: str) -> bytes:
+        if part.data is not None:
+            return part.data
+        if self._fetcher is None:
+            raise InvalidRequest(
+                f"`{where}`: media are not fetched from URLs here; send a data: URL",
+                field=where,
+                code="url_not_allowed",
+            )
+        return (await self._fetcher.fetch(part.url or "", field=where)).data
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Limits the bytes of one request. `noun`: the bytes, for error messages."""
+
+    left_bytes: int
+    noun: str
+
+    def spend(self, size_bytes: int, where: str) -> None:
+        self.left_bytes -= size_bytes
+        if self.left_bytes < 0:
+            raise InvalidRequest(
+                f"`{where}`: {self.noun} are too large together; send fewer or smaller items",
+                field=where,
+                code="media_too_large",
+            )
+
+
+async def _all_or_first_error(
+    loads: list[Coroutine[Any, Any, LoadedItem]],
+) -> list[LoadedItem]:
+    tasks = [asyncio.ensure_future(load) for load in loads]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
