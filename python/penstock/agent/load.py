@@ -1,4 +1,5 @@
-"""Loads the runner that answers requests to a model: generator, embedder or reranker."""
+"""Loads the runner that answers requests to a model: generator or transcriber, embedder or
+reranker."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from penstock.engine.types import NO_EMBEDDINGS, NO_RANKING, NO_TEXT, RANKING_AL
 from penstock.generation import Generator
 from penstock.generation.embeddings.embeddings import EmbeddingRunner
 from penstock.generation.embeddings.reranking import RerankRunner
+from penstock.generation.transcription.transcriber import Transcriber
 from penstock.models.embedding.rerankers import is_reranker, load_rerank_parts
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import (
@@ -25,6 +27,8 @@ from penstock.models.loader.model_loader import (
     load_text_parts,
 )
 from penstock.models.loader.sampling_defaults import SamplingDefaults, sampling_defaults
+from penstock.models.whisper.folder import is_whisper, whisper_spec
+from penstock.models.whisper.loader import load_whisper_parts
 
 _T = TypeVar("_T")
 
@@ -111,6 +115,8 @@ def load_runners(
     if is_embedding_model(files):
         parts = load_embedding_parts(files)
         return Runners(embedder=EmbeddingRunner.load(engine, parts, adapters))
+    if is_whisper(files):
+        return _load_transcriber(files, engine, state)
     text_parts = load_text_parts(files)
     defaults = sampling_defaults(files, text_parts.generation_defaults, sampling)
     media = ModelMedia.load(files, state.media)
@@ -118,3 +124,13 @@ def load_runners(
     generator = Generator.load(engine, text_parts, tool_syntax, adapters, defaults, loader)
     loop = AgentLoop(generator, state.attachments, sessions=state.sessions, tools=state.tools)
     return Runners(loop, media=media)
+
+
+def _load_transcriber(files: ModelFiles, engine: Engine, state: SharedState) -> Runners:
+    """Return the runner of a model that transcribes speech. It calls no tools."""
+    media = ModelMedia.load(files, state.media)
+    assert media is not None, "a model that transcribes reads audio"
+    spec = whisper_spec(files.path)
+    parts = load_whisper_parts(files, spec)
+    transcriber = Transcriber.load(engine, parts, spec, media.loader)
+    return Runners(AgentLoop(transcriber, state.attachments, sessions=state.sessions), media=media)

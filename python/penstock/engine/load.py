@@ -1,4 +1,5 @@
-"""Loads a model and creates the core of its engine, for text, embeddings or reranking."""
+"""Loads a model and creates the core of its engine, for text, speech to text, embeddings or
+reranking."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from penstock.engine.load_progress import LoadProgress
 from penstock.engine.protocol import Core
 from penstock.models.embedding.rerankers import is_reranker
 from penstock.models.loader.model_loader import is_embedding_model
-from penstock.runtime.load import find_files, start_embedding, start_runtime
+from penstock.models.whisper.folder import is_whisper
+from penstock.runtime.load import (
+    find_files,
+    start_embedding,
+    start_runtime,
+    start_transcription,
+)
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +32,9 @@ def load_core(settings: EngineSettings, limit_bytes: int | None = None) -> Core:
         if is_reranker(files) or is_embedding_model(files):
             embedding = start_embedding(files, settings, available, bar.update)
             core = EmbeddingCore.for_runtime(embedding, settings)
+        elif is_whisper(files):
+            transcription = start_transcription(files, settings, available, bar.update)
+            core = EngineCore.for_runtime(transcription, settings)
         else:
             runtime = start_runtime(files, settings, available, bar.update)
             core = EngineCore.for_runtime(runtime, settings)

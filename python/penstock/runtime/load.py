@@ -19,11 +19,13 @@ from penstock.models.hub.hub_access import hub_access_of
 from penstock.models.hub.model_files import ModelFiles, gguf_parts
 from penstock.models.hub.sources import resolve_model
 from penstock.models.loader.model_loader import LoadedModel, load_embedder, load_model
+from penstock.models.whisper.loader import load_whisper
 from penstock.runtime.backend import Backend
 from penstock.runtime.cpu.embedding import NativeEmbedding
 from penstock.runtime.cpu.isa_selection import select_isas
 from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
+from penstock.runtime.cpu.transcription import TranscriptionRuntime
 from penstock.runtime.device_choice import choose_device, rank_devices
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.memory import MemoryPlan, media_memory, plan_memory, warn_of_short_context
@@ -81,6 +83,22 @@ def start_embedding(
     model = load(files, settings.dtype)
     packed_bytes = _file_bytes(files) + model.extra_bytes
     return NativeEmbedding(model, packed_bytes, settings, available, progress)
+
+
+def start_transcription(
+    files: ModelFiles,
+    settings: EngineSettings,
+    available: int | None = None,
+    progress: Progress | None = None,
+) -> TranscriptionRuntime:
+    """Return the runtime of a Whisper model whose files are on disk; it runs on the CPU.
+    `available`: bytes of memory that it must fit, None for no check. Raises ModelError if the model
+    cannot be read or does not fit."""
+    if settings.kernel_backend == "reference":
+        raise ModelError(f"{files.model_id}: kernels is reference; Whisper needs native")
+    refuse_for_vectors(settings)
+    rank_devices(settings, "cpu")
+    return TranscriptionRuntime(load_whisper(files, settings.dtype), settings, available, progress)
 
 
 def start_runtime(
