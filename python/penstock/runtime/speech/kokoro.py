@@ -61,7 +61,7 @@ class Kokoro:
         first = next((name for name in DEFAULT_VOICES if name in self._styles), None)
         names = sorted(self._styles, key=lambda name: (name != first, name))
         size = files.model.stat().st_size
-        self.info = SpeakerInfo(model_id, fingerprint, SAMPLE_RATE, tuple(names), size, 2 * size)
+        self.info = SpeakerInfo(model_id, fingerprint, SAMPLE_RATE, tuple(names), size)
         self.report = f"{size / 2**20:,.0f} MiB of weights, {len(names)} voices"
 
     def pieces(self, sentence: str, voice: str) -> Sequence[Tokens]:

@@ -6,7 +6,7 @@ from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.models.hub.model_files import ModelFiles, fingerprint
 from penstock.models.speech.speech_files import kokoro_files
-from penstock.runtime.speech.speaker import Speaker
+from penstock.runtime.speech.speaker import Speaker, memory_bytes
 
 
 def load_speaker(
@@ -15,14 +15,21 @@ def load_speaker(
     """Return the speech model in `files`. `available`: bytes of memory that it must fit, None for
     no check. Raises ModelError if it cannot be read, does not fit, or needs packages that are not
     installed."""
-    speaker = _load(files, settings)
-    needed = speaker.info.memory_bytes
+    needed = memory_bytes(_weight_bytes(files))
     if available is not None and needed > available:
         raise ModelError(
             f"the model does not fit: it needs {needed / 2**20:,.0f} MiB, but"
             f" {available / 2**20:,.0f} MiB are available"
         )
-    return speaker
+    return _load(files, settings)
+
+
+def _weight_bytes(files: ModelFiles) -> int:
+    if files.path.is_file():
+        return files.path.stat().st_size
+    kokoro = kokoro_files(files.path)
+    weights = [kokoro.model] if kokoro is not None else files.path.rglob("*.safetensors")
+    return sum(path.stat().st_size for path in weights)
 
 
 def _load(files: ModelFiles, settings: EngineSettings) -> Speaker:

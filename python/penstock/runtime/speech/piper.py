@@ -73,7 +73,7 @@ class Piper:
         names = tuple(self._speakers) or (model.stem,)
         size = model.stat().st_size
         rate = config.audio.sample_rate
-        self.info = SpeakerInfo(model_id, fingerprint, rate, names, size, 2 * size)
+        self.info = SpeakerInfo(model_id, fingerprint, rate, names, size)
         self.report = f"{size / 2**20:,.0f} MiB of weights, {len(names)} voices"
 
     def pieces(self, sentence: str, voice: str) -> Sequence[Tokens]:

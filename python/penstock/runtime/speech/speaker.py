@@ -13,13 +13,18 @@ Samples: TypeAlias = npt.NDArray[np.float32]
 Tokens: TypeAlias = tuple[int, ...]
 
 
+def memory_bytes(weight_bytes: int) -> int:
+    """Return the memory that a speech model needs: its weights, and as much again for its work."""
+    return 2 * weight_bytes
+
+
 class SpeakerInfo(msgspec.Struct, frozen=True):
     """Describes a loaded speech model.
 
     `model_id`, `fingerprint`: name, and identification of its files.
     `sample_rate`: samples per second.
     `voices`: the names of its voices, the default voice first.
-    `weight_bytes`, `memory_bytes`: size of the weights, and of the memory planned for the model.
+    `weight_bytes`: size of the weights.
     """
 
     model_id: str
@@ -27,7 +32,11 @@ class SpeakerInfo(msgspec.Struct, frozen=True):
     sample_rate: int
     voices: tuple[str, ...]
     weight_bytes: int
-    memory_bytes: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that is planned for the model."""
+        return memory_bytes(self.weight_bytes)
 
 
 class Speaker(Protocol):
