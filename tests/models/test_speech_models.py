@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
@@ -15,6 +17,7 @@ from penstock.models.speech.kokoro_alphabet import MAX_PHONEMES, TOKEN_IDS, koko
 from penstock.runtime.speech.load import load_speaker
 from penstock.runtime.speech.pieces import cut_phonemes
 from penstock.runtime.speech.speaker import Speaker
+from tests.support.checkpoints.speech_checkpoints import save_dia, save_vits
 from tests.support.speech.onnx_files import SAMPLES_PER_TOKEN, write_kokoro, write_piper
 
 pytest.importorskip("onnxruntime")
@@ -136,3 +139,49 @@ def test_phonemes_are_cut_after_punctuation() -> None:
     assert cut_phonemes("abc. def, ghi jkl", 10) == ["abc. def,", "ghi jkl"]
     assert cut_phonemes("abcdefghijkl", 5) == ["abcde", "fghij", "kl"]
     assert cut_phonemes(" ", 5) == []
+
+
+def test_vits_is_what_transformers_computes(tmp_path: Path) -> None:
+    folder = save_vits(tmp_path)
+    speaker = speaker_at(folder)
+    assert speaker.info.voices == ("0", "1")
+    (piece,) = speaker.pieces("Hello there!", "1")
+    tokenizer = transformers.VitsTokenizer.from_pretrained(folder)
+    assert list(piece) == tokenizer("Hello there!").input_ids
+    assert speaker.pieces("...", "1") == []
+    model = transformers.VitsModel.from_pretrained(folder).eval()
+    for voice, number in (("1", 1), ("other", 0)):
+        torch.manual_seed(5)
+        with torch.inference_mode():
+            wanted = model(torch.tensor([piece]), speaker_id=number, speaking_rate=2.0).waveform[0]
+        torch.manual_seed(5)
+        assert np.allclose(speaker.speak(piece, voice, 2.0), wanted.numpy(), atol=1e-6)
+
+
+def test_dia_is_what_transformers_computes(tmp_path: Path) -> None:
+    folder = save_dia(tmp_path)
+    speaker = speaker_at(folder)
+    assert speaker.info.voices == ("S1", "S2")
+    (piece,) = speaker.pieces("Hi there", "S2")
+    assert bytes(piece[1:]) == b" Hi there" and piece[0] == 2
+    assert speaker.pieces("[S1] Hi", "S2")[0][0] == 1
+    assert speaker.pieces("...", "") == []
+    samples = speaker.speak(piece, "S2", 1.0)
+    model = transformers.DiaForConditionalGeneration.from_pretrained(folder).eval()
+    processor = transformers.DiaProcessor(
+        transformers.DiaFeatureExtractor(),
+        transformers.DiaTokenizer(),
+        transformers.DacModel.from_pretrained(folder / "audio_tokenizer").eval(),
+    )
+    inputs = processor(text=["[S2] Hi there"], return_tensors="pt")
+    torch.manual_seed(1)
+    with torch.inference_mode():
+        (wanted,) = processor.batch_decode(model.generate(**inputs))
+    assert len(samples) > 0 and np.allclose(samples, wanted.reshape(-1).numpy(), atol=1e-6)
+
+
+def test_a_broken_transformers_folder_is_refused(tmp_path: Path) -> None:
+    folder = save_vits(tmp_path)
+    (folder / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(ModelError, match="transformers cannot load it"):
+        speaker_at(folder)

@@ -42,7 +42,7 @@ async def speaking(speaker: ToneSpeaker, max_queue: int = 8) -> AsyncIterator[Se
     writer = AgentLoop(Generator(ScriptedEngine([5]), tiny_tokenizer(), tiny_template()))
     models = {MODEL: Runners(speaker=SpeechRunner(engine)), "writer": writer}
     try:
-        async with serving(models=models) as server:
+        async with serving(models=models, engine=engine) as server:
             yield server
     finally:
         speaker.held = False
@@ -139,6 +139,12 @@ async def test_missing_and_wrong_input_is_named(server: Serving) -> None:
     assert long["message"].startswith("`input` must be a string of 1 to 32768 characters")
     other = await refused(server, input="a", stream_format="sse")
     assert other["param"] == "stream_format"
+
+
+async def test_the_model_card_lists_the_voices(server: Serving) -> None:
+    card = (await server.http.get(f"/v1/models/{MODEL}")).json()
+    assert card["voices"] == ["high", "low"]
+    assert card["max_model_len"] is None
 
 
 async def test_unknown_model_is_not_found(server: Serving) -> None:
