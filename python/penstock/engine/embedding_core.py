@@ -15,9 +15,12 @@ import numpy as np
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from penstock.config import EngineSettings, LoraSettings
 from penstock.engine.adapters.null_slot_cache import slot_cache_for
+from penstock.engine.refusals import unsupported
 from penstock.engine.types import (
     ENCODER_ADAPTERS,
     NO_ADAPTERS,
+    NO_IMAGES,
+    NO_SPEECH,
     NO_TEXT,
     AdapterSource,
     AdapterState,
@@ -25,6 +28,8 @@ from penstock.engine.types import (
     EmbedRequest,
     EngineGauges,
     EngineInfo,
+    ImageRequest,
+    SpeechRequest,
     TokenRequest,
 )
 from penstock.grammar.vocabulary import Vocabulary
@@ -116,7 +121,15 @@ class EmbeddingCore:
     def submit(self, request: TokenRequest) -> None:
         """Refuse a request to generate text, because the model returns vectors. Always raises
         InvalidRequest."""
-        raise InvalidRequest(NO_TEXT, field="model", code="unsupported_model")
+        raise unsupported(NO_TEXT)
+
+    def speak(self, request: SpeechRequest) -> None:
+        """Refuse a text to speak. Always raises InvalidRequest."""
+        raise unsupported(NO_SPEECH)
+
+    def paint(self, request: ImageRequest) -> None:
+        """Refuse a request for images. Always raises InvalidRequest."""
+        raise unsupported(NO_IMAGES)
 
     def embed(self, request: EmbedRequest) -> None:
         """Queue a request. Raises InvalidRequest (`adapter_not_found` for an unknown revision),

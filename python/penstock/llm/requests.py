@@ -23,12 +23,13 @@ from penstock.dialog import (
     RerankRequest,
     Sampling,
     Text,
+    TextToSpeechRequest,
     ToolPolicy,
 )
 
 Prompt: TypeAlias = str | Sequence[int]
 ChatMessage: TypeAlias = Message | dict[str, str]
-_R = TypeVar("_R", GenerateRequest, EmbeddingRequest, RerankRequest)
+_R = TypeVar("_R", GenerateRequest, EmbeddingRequest, RerankRequest, TextToSpeechRequest)
 _LIMITS = frozenset({"max_tokens", "max_rounds", "min_tokens", "truncate"})
 
 
