@@ -1,7 +1,6 @@
 """A decoding process whose processor does what a client's bytes might do with a hole in a decoder.
 
-It plays code that has taken over a sealed process. The red value of the first pixel of an
-image selects the attempt.
+The red value of the first pixel of an image selects the attempt.
 """
 
 from __future__ import annotations
