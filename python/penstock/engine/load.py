@@ -10,6 +10,7 @@ from penstock.engine.embedding_core import EmbeddingCore
 from penstock.engine.load_progress import LoadProgress
 from penstock.engine.protocol import Core
 from penstock.models.embedding.rerankers import is_reranker
+from penstock.models.loader.image_embedder import is_image_embedder
 from penstock.models.loader.model_loader import is_embedding_model
 from penstock.runtime.load import find_files, start_embedding, start_runtime
 
@@ -22,7 +23,7 @@ def load_core(settings: EngineSettings, limit_bytes: int | None = None) -> Core:
     files, available = find_files(settings, limit_bytes=limit_bytes)
     core: Core
     with LoadProgress() as bar:
-        if is_reranker(files) or is_embedding_model(files):
+        if is_reranker(files) or is_embedding_model(files) or is_image_embedder(files):
             embedding = start_embedding(files, settings, available, bar.update)
             core = EmbeddingCore.for_runtime(embedding, settings)
         else:
