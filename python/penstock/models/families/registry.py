@@ -200,14 +200,6 @@ def is_encoder_folder(folder: Path) -> bool:
     return any(name in ENCODER_ARCHITECTURES for name in named.candidates)
 
 
-def is_image_embedder_folder(folder: Path) -> bool:
-    """Return whether the config.json of `folder` names a model that only embeds images: a family
-    with a media side and without a language model."""
-    named = _read_named(folder / "config.json")
-    names = () if named.container else named.candidates
-    return any(name in MEDIA_FAMILIES and name not in _EMBEDDERS for name in names)
-
-
 def multimodal_architecture_of_folder(folder: Path) -> str | None:
     """Return the multimodal architecture that contains the language model of `folder`, or None."""
     return multimodal_architecture(read_json(folder / "config.json", dict[str, Any]))

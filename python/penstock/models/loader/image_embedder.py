@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.models.families import registry
 from penstock.models.hub.model_files import ModelFiles, fingerprint
-from penstock.models.loader.media import open_towers
+from penstock.models.loader.media import media_spec, open_towers
 from penstock.models.towers.image_embedder import ImageEmbedderSpec
 from penstock.models.towers.tower import LoadedTower, MediaSpec
 from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
@@ -29,14 +28,17 @@ class LoadedImageEmbedder:
 
 
 def is_image_embedder(files: ModelFiles) -> bool:
-    """Return whether a model only embeds images. Raises ModelError if the files cannot be read."""
-    return files.kind == "folder" and registry.is_image_embedder_folder(files.path)
+    """Return whether a model only embeds images: its towers make vectors. Raises ModelError if the
+    files cannot be read."""
+    spec = media_spec(files) if files.kind == "folder" else None
+    towers = () if spec is None else spec.towers
+    return any(isinstance(tower, ImageEmbedderSpec) for tower in towers)
 
 
 def load_image_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedImageEmbedder:
     """Open a model for which `is_image_embedder` is true. Raises ModelError as `load_model`
     does."""
-    spec = registry.media_spec_of_folder(files.path)
+    spec = media_spec(files)
     assert spec is not None, "an image embedder has a media side"
     (tower,) = spec.towers
     assert isinstance(tower, ImageEmbedderSpec)
