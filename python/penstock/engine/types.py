@@ -121,12 +121,18 @@ class EmbedRequest(msgspec.Struct, frozen=True):
     `adapter`: an adapter revision for all sequences, "" for the base model.
     `second_starts`: for pairs of texts, the index at which the second text of each sequence starts.
     Empty for single texts, or if the model does not distinguish the two texts.
+    `media`: the media of each sequence; empty if no sequence has any. For a model without text, a
+    sequence has no tokens and one item of one token, whose row is the vector.
+    `rope_positions`: the positions of the tokens of each sequence, see `TokenRequest`; empty if all
+    of them are 0, 1, 2, ...
     """
 
     id: str
     sequences: tuple[tuple[int, ...], ...]
     adapter: str = ""
     second_starts: tuple[int, ...] = ()
+    media: tuple[tuple[MediaItem, ...], ...] = ()
+    rope_positions: tuple[bytes, ...] = ()
 
 
 class EmbedOutput(msgspec.Struct, frozen=True):
