@@ -52,7 +52,7 @@ def runtime(saved: Any) -> Iterator[CpuRuntime]:
 
 
 def encode(text: str) -> list[int]:
-    """Return a token per character, none of which stands for an image."""
+    """Return a token per character, none of which is an image token."""
     return [4 + ord(letter) % 50 for letter in text]
 
 
