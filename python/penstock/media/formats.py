@@ -79,6 +79,7 @@ _REFUSED: Final = (
 _SVG: Final = re.compile(rb"\s*(<\?xml|<!DOCTYPE svg|<!--|<svg)", re.IGNORECASE)
 _AVIF_BRANDS: Final = (b"avif", b"avis")
 _HEIF_BRANDS: Final = (b"heic", b"heix", b"hevc", b"hevx", b"mif1", b"msf1")
+_AUDIO_BRANDS: Final = (b"M4A ", b"M4B ")
 _QUICKTIME_BOXES: Final = (b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
 _MPEG_LAYER_3: Final = 1
 
@@ -98,6 +99,22 @@ def format_for(kind: MediaKind, data: bytes) -> MediaFormat:
     raise InvalidRequest(
         f"the {kind} has the format {name}; {supported}", code="unsupported_media_format"
     )
+
+
+def kind_of(data: bytes) -> MediaKind | None:
+    """Return the kind of a file from its first bytes, None if it has no format of media. MP4 and
+    Matroska files are videos, unless an MP4 file declares that it has audio only."""
+    match _media_format(data):
+        case None:
+            return None
+        case ImageFormat():
+            return "image"
+        case StreamFormat.MP4 if data[8:12] not in _AUDIO_BRANDS:
+            return "video"
+        case StreamFormat.MATROSKA:
+            return "video"
+        case _:
+            return "audio"
 
 
 def _media_format(data: bytes) -> MediaFormat | None:

@@ -22,8 +22,8 @@ from penstock.media.plain_processor import PlainProcessor
 from penstock.media.protocol import LENGTH, Answer, Job, Ready, WorkerSetup, decode, encode
 from penstock.media.rehearsal import rehearse
 from penstock.media.seal import SealError, limit_cpu_time, seal
-from penstock.models.families.registry import media_spec_of_folder
 from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.media import media_spec
 from penstock.models.media.prepared import PreparedMedia
 from penstock.models.media.processor import MediaProcessor
 
@@ -38,7 +38,7 @@ def processor_of(files: ModelFiles | None) -> MediaProcessor:
     """Return the processor of a model. Raises ModelError if the model takes no media."""
     if files is None:
         return PlainProcessor()
-    spec = media_spec_of_folder(files.path) if files.kind == "folder" else None
+    spec = media_spec(files)
     if spec is None:
         raise ModelError(f"{files.model_id} takes text only")
     return spec.processor

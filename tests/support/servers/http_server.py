@@ -257,6 +257,7 @@ async def serving_folder(
         runners = load_runners(files_at(folder, MODEL), engine)
         async with serving(models={MODEL: runners}) as server:
             yield server, engine
+        await runners.close()
     finally:
         await engine.close()
 
@@ -272,7 +273,7 @@ async def serving(
     on_demand: Collection[str] = (),
     aliases: Mapping[str, str] | None = None,
     default: str | None = None,
-    engine: ScriptedEngine | None = None,
+    engine: Engine | None = None,
     adapters: AdapterView | None = None,
     catalog: AdapterCatalog | None = None,
     adapter_updates: bool = False,

@@ -20,6 +20,8 @@ from penstock.dialog import (
     GenerateRequest,
     Ranking,
     RerankRequest,
+    SpeechPiece,
+    TextToSpeechRequest,
 )
 from penstock.engine.adapters.catalog import AdapterLoadRequest
 from penstock.engine.processes.fleet import ModelState, Status
@@ -163,8 +165,8 @@ class ServedModel:
         return _LeasedRun(opened, opened.loaded.runners.must_generate().run(request))
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
-        """Store the files attached to a request, and return the request with texts instead of
-        files. Raises the exceptions of `run`."""
+        """Store the files attached to a request, and return the request with media and
+        texts instead of files. Raises the exceptions of `run`."""
         async with self.lease() as model:
             return await model.runners.must_generate().attach(request)
 
@@ -179,6 +181,16 @@ class ServedModel:
         computation. Raises the exceptions of `run`."""
         async with self.lease() as model:
             return await model.runners.must_rerank().rerank(request)
+
+    async def speak(self, request: TextToSpeechRequest) -> AsyncGenerator[SpeechPiece, None]:
+        """Yield the speech of a text, piece by piece. The caller must close the generator. Raises
+        the exceptions of `run`."""
+        async with (
+            self.lease() as model,
+            aclosing(model.runners.must_speak().speak(request)) as pieces,
+        ):
+            async for piece in pieces:
+                yield piece
 
     async def count(self, request: GenerateRequest) -> int:
         """Return the number of prompt tokens of a request. Raises the exceptions of `run`."""
