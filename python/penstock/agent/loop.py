@@ -18,7 +18,6 @@ from penstock.agent.workspace import container_id
 from penstock.base.errors import ServiceError
 from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, RunFailed
-from penstock.generation import Generator
 from penstock.models.loader.sampling_defaults import SamplingDefaults
 from penstock.models.media.prepared import MediaKind
 
@@ -39,6 +38,22 @@ class FileAttachments(Protocol):
     ) -> Awaitable[GenerateRequest]: ...
 
 
+class TextGenerator(Protocol):
+    """The methods of `Generator` that the agent loop uses. A transcriber has them too."""
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults | None: ...
+
+    @property
+    def media_kinds(self) -> tuple[MediaKind, ...]: ...
+
+    def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]: ...
+
+    async def count(self, request: GenerateRequest) -> int: ...
+
+    def close(self) -> None: ...
+
+
 class AgentLoop:
     """Answers requests with one generator.
 
@@ -49,7 +64,7 @@ class AgentLoop:
 
     def __init__(
         self,
-        generator: Generator,
+        generator: TextGenerator,
         attachments: FileAttachments | None = None,
         *,
         sessions: SessionStore | None = None,

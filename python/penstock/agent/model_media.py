@@ -10,7 +10,7 @@ from penstock.media.cache import MediaCache
 from penstock.media.decoders import MediaDecoders
 from penstock.media.limits import MediaLimits
 from penstock.models.hub.model_files import ModelFiles
-from penstock.models.loader.media_spec import media_spec_of
+from penstock.models.loader.media import media_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ModelMedia:
     def load(cls, files: ModelFiles, access: MediaAccess) -> ModelMedia | None:
         """Read the media side of a model. Returns None if it reads text only. No process starts
         before the first request with media. Raises ModelError."""
-        spec = media_spec_of(files)
+        spec = media_spec(files)
         if spec is None:
             return None
         settings = access.settings

@@ -49,6 +49,14 @@ ENGINE_OPTIONS: Final = (
     *in_panel(
         MODEL_PANEL,
         SettingOption(
+            "mmproj",
+            ("--mmproj",),
+            str,
+            "GGUF file with the image and audio encoders of a GGUF model; off: text only.",
+            "a *mmproj*.gguf file beside the model",
+            "FILE|off",
+        ),
+        SettingOption(
             "dtype",
             ("--dtype",),
             Literal["auto", "f32", "float32"],
@@ -62,14 +70,6 @@ ENGINE_OPTIONS: Final = (
             Literal["int8", "int4", "fp8"],
             "Quantize the float weights of layers while loading. fp8 needs a GPU.",
             "the checkpoint's format",
-        ),
-        SettingOption(
-            "mmproj",
-            ("--mmproj",),
-            str,
-            "GGUF file with the vision or audio towers of a model in a GGUF file.",
-            "the mmproj file beside the model, if there is one",
-            "FILE",
         ),
         SettingOption(
             "tool_call_parser",

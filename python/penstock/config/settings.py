@@ -75,14 +75,14 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
     Model:
       `model`: a name of the catalogue, a Hugging Face id, a folder or a GGUF file.
+      `mmproj`: the GGUF file with the towers of a multimodal model; "off": the model takes text
+      only; None: a file beside the model, if there is one.
       `dtype`: "auto" computes in the format of the weights (integers, bfloat16); "f32" dequantizes
       everything to float32.
       `quantization`: quantize float weights while loading. "int8" and "int4" apply to the layers,
       with 8 bits for the embedding and the output projection; "fp8" (GPU) applies to the layers
       only.
       `tool_call_parser`: format of the model's tool calls; None: detected from the chat template.
-      `mmproj`: GGUF file with the towers of a multimodal model in a GGUF file; None: the file with
-      `mmproj` in its name beside the model, if there is one.
       `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`: used for requests that do not
       set them; None: the model's defaults.
       `lora`: None: no LoRA runtime.
@@ -122,6 +122,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     """
 
     model: str = "smollm2-135m-instruct"
+    mmproj: str | None = None
     dtype: Literal["auto", "f32"] = "auto"
     quantization: Literal["int8", "int4", "fp8"] | None = None
     kv_cache_dtype: Literal["auto", "f16", "f32", "f8e4m3"] = "auto"
@@ -143,7 +144,6 @@ class EngineSettings(msgspec.Struct, frozen=True):
     kernel_backend: Literal["auto", "native", "reference", "triton"] = "auto"
     disabled_kernels: str = ""
     cpu_isa: CpuIsaName = "auto"
-    mmproj: str | None = None
     tool_call_parser: ToolCallParserName | None = None
     temperature: float | None = None
     top_k: int | None = None

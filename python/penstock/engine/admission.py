@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from penstock.base.errors import ModelError, ServiceError
 from penstock.engine.adapters.null_slot_cache import SlotCache
 from penstock.engine.media.encode_queue import EncodeQueue
-from penstock.engine.media.prompt_media import runs_of, spans_of
+from penstock.engine.media.prompt_media import PromptMedia
 from penstock.engine.types import TokenOutput, TokenRequest
 from penstock.grammar.cache import CompiledGrammar, GrammarCache, guide_of
 from penstock.grammar.types import GrammarTriggers
@@ -93,6 +93,7 @@ class AdmissionQueue:
             triggers = request.constraint.triggers
         binds_all = compiled is not None and triggers is None
         stops = request.stop_token_ids | (stop_token_ids if binds_all else frozenset())
+        media = PromptMedia(len(request.token_ids), request.media, request.rope_positions)
         new = NewSequence(
             id=request.id,
             token_ids=request.token_ids,
@@ -106,8 +107,8 @@ class AdmissionQueue:
             cache_salt=request.cache_salt,
             adapter=request.adapter,
             group=request.group,
-            media=spans_of(request),
-            media_runs=runs_of(request),
+            media=media.spans(),
+            media_runs=media.runs(),
             rope_positions=request.rope_positions,
         )
         self._take_lease(request)
@@ -153,12 +154,12 @@ class AdmissionQueue:
                     failures.append(self._refuse(request_id, str(error)))
         return failures
 
-    def encode_media(self, deadline_s: float) -> list[TokenOutput]:
-        """Encode media of waiting requests until `deadline_s`; see `EncodeQueue.advance`. Pass the
-        requests that have become ready to the scheduler. Return the last output of each request
-        whose media cannot be encoded."""
+    def encode_media(self, budget_s: float) -> list[TokenOutput]:
+        """Encode media of waiting requests; see `EncodeQueue.advance`. Pass the requests that have
+        become ready to the scheduler. Return the last output of each request whose media cannot be
+        encoded."""
         failures: list[TokenOutput] = []
-        news = {} if self._media is None else self._media.advance(deadline_s)
+        news = {} if self._media is None else self._media.advance(budget_s)
         for request_id, error in news.items():
             if error is None:
                 self._pending[request_id].encoded = True

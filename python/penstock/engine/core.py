@@ -17,15 +17,20 @@ from penstock.engine.adapters.null_slot_cache import slot_cache_for
 from penstock.engine.admission import AdmissionQueue
 from penstock.engine.media.encode_queue import EncodeQueue
 from penstock.engine.media.encoder_cache import EncoderCache
-from penstock.engine.media.prompt_media import answer_room, check_media, kinds_of
+from penstock.engine.media.prompt_media import PromptMedia, kinds_of
+from penstock.engine.refusals import unsupported
 from penstock.engine.types import (
     NO_ADAPTERS,
     NO_EMBEDDINGS,
+    NO_IMAGES,
+    NO_SPEECH,
     AdapterSource,
     AdapterState,
     EmbedRequest,
     EngineGauges,
     EngineInfo,
+    ImageRequest,
+    SpeechRequest,
     TokenDelta,
     TokenOutput,
     TokenRequest,
@@ -56,9 +61,11 @@ class EngineCore:
         threads: int = 1,
         lora: LoraSettings | None = None,
         encoder_cache_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runtime = runtime
         self._scheduler = scheduler
+        self._clock = clock
         self.info = info
         self._grammars = GrammarCache(info.vocab_size)
         self._masks = TokenMaskFiller(info.vocab_size, threads)
@@ -68,7 +75,7 @@ class EngineCore:
         self._media: EncodeQueue | None = None
         if runtime.media is not None:
             cache = EncoderCache(runtime.media, encoder_cache_bytes)
-            self._media = EncodeQueue(runtime.media, cache)
+            self._media = EncodeQueue(runtime.media, cache, clock)
         self._admissions = AdmissionQueue(
             scheduler, self._grammars, self._adapters, lambda: self._wake(), self._media
         )
@@ -146,7 +153,15 @@ class EngineCore:
     def embed(self, request: EmbedRequest) -> None:
         """Refuse a request for embeddings, because the model generates text. Always raises
         InvalidRequest."""
-        raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
+        raise unsupported(NO_EMBEDDINGS)
+
+    def speak(self, request: SpeechRequest) -> None:
+        """Refuse a text to speak. Always raises InvalidRequest."""
+        raise unsupported(NO_SPEECH)
+
+    def paint(self, request: ImageRequest) -> None:
+        """Refuse a request for images. Always raises InvalidRequest."""
+        raise unsupported(NO_IMAGES)
 
     def abort(self, request_id: str) -> None:
         """Drop a request if it has not finished; no more output of it follows."""
@@ -180,7 +195,7 @@ class EngineCore:
         if ahead is not None:
             self._runtime.submit(ahead, self._masks.begin(self._scheduler.mask_inputs))
         result = self._runtime.collect()
-        now = time.monotonic()
+        now = self._clock()
         progress = self._scheduler.commit(result, now - self._began)
         self._last_step_s = now - self._began
         self._flying, self._began = ahead is not None, now
@@ -189,7 +204,7 @@ class EngineCore:
 
     def gauges(self) -> EngineGauges:
         grammars, masks = self._grammars, self._masks
-        return EngineGauges(
+        gauges = EngineGauges(
             **msgspec.structs.asdict(self._scheduler.gauges()),
             grammars_compiled=grammars.compiled,
             grammars_reused=grammars.reused,
@@ -197,8 +212,10 @@ class EngineCore:
             grammar_compile_seconds=grammars.compile_s,
             grammar_mask_seconds=masks.fill_s,
             grammar_mask_wait_seconds=masks.wait_s,
-            **({} if self._media is None else self._media.gauges()),
         )
+        if self._media is not None:
+            self._media.report(gauges)
+        return gauges
 
     def prepare(self) -> bool:
         """Do a short piece of work for later steps; see `Core.prepare`."""
@@ -214,10 +231,11 @@ class EngineCore:
     def _checked_media(self, request: TokenRequest) -> TokenRequest:
         """Check the media of a request. Return the request with an answer that fits the positions
         that the media leave. Raises InvalidRequest or ContextLengthExceeded."""
-        check_media(request, self.info)
+        media = PromptMedia(len(request.token_ids), request.media, request.rope_positions)
+        media.check(self.info.media_kinds)
         if self._media is not None:
             self._media.check(request.media)
-        room = answer_room(request, self.info.max_model_len)
+        room = media.answer_room(request.max_tokens, self.info.max_model_len)
         return msgspec.structs.replace(request, max_tokens=room)
 
     def _encode_media(self) -> list[TokenOutput]:
@@ -227,16 +245,14 @@ class EngineCore:
         if self._media is None or not self._media.has_work:
             return []
         computes = self._flying or self._scheduler.has_work
-        return self._admissions.encode_media(
-            time.monotonic() + (self._last_step_s if computes else 0.0)
-        )
+        return self._admissions.encode_media(self._last_step_s if computes else 0.0)
 
     def _launch(self) -> bool:
         """Plan a step and submit it. Return False if there is no work."""
         plan = self._scheduler.plan()
         if plan is None:
             return False
-        self._began = time.monotonic()
+        self._began = self._clock()
         self._runtime.submit(plan, self._masks.begin(self._scheduler.mask_inputs))
         return True
 

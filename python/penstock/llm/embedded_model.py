@@ -89,4 +89,6 @@ async def start_embedded_model(
 
 def _find_files(settings: EngineSettings) -> ModelFiles:
     environment = read_environment()
-    return resolve_model(settings.model, environment.home, hub_access_of(environment))
+    return resolve_model(
+        settings.model, environment.home, hub_access_of(environment), mmproj=settings.mmproj
+    )

@@ -105,10 +105,10 @@ def _mono(frame: AudioFrame, rate_hz: int) -> Samples:
         raise _invalid("the audio changes its sampling rate, or has too many channels")
     name = frame.format.name
     offset, scale = _SAMPLE_FORMATS[name.removesuffix("p")]
-    values = frame.to_ndarray()
+    values = frame.to_ndarray().astype(np.float64)
     if not frame.format.is_planar:
         values = values.reshape(-1, channels).T
-    mono = values.mean(axis=0, dtype=np.float64) if channels > 1 else values[0]
+    mono = values.mean(axis=0) if channels > 1 else values[0]
     samples: Samples = ((mono - offset) * scale).astype(np.float32)
     if not np.isfinite(samples).all():
         raise _invalid("the audio has samples that are not finite numbers")

@@ -92,6 +92,10 @@ class DecodingChild:
             raise ChildEnded("cannot be decoded") from None
         return answer
 
+    def kill(self) -> None:
+        """Kill the process. `answer` then raises ChildKilled."""
+        self._process.kill()
+
     async def close(self) -> None:
         """Kill the process, and wait until it has ended."""
         self._process.kill()
@@ -117,9 +121,9 @@ class DecodingChild:
         return decode(await self._receive(size), kind)
 
     async def _receive(self, size: int) -> bytearray:
-        """Read `size` bytes. Raises EOFError, OSError."""
+        """Read `size` bytes. Raises EOFError, OSError, and DecodeError for an impossible size."""
         if size > MAX_ANSWER_BYTES:
-            raise EOFError
+            raise msgspec.DecodeError("the answer is too long")
         loop = asyncio.get_running_loop()
         data = bytearray(size)
         with memoryview(data) as view:

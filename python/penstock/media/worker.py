@@ -24,7 +24,7 @@ from penstock.media.protocol import LENGTH, Answer, Job, Ready, WorkerSetup, dec
 from penstock.media.rehearsal import rehearse
 from penstock.media.seal import SealError, limit_cpu_time, seal
 from penstock.models.hub.model_files import ModelFiles
-from penstock.models.loader.media_spec import media_spec_of
+from penstock.models.loader.media import media_spec
 from penstock.models.media.prepared import PreparedMedia
 from penstock.models.media.processor import MediaProcessor
 
@@ -39,7 +39,7 @@ def processor_of(files: ModelFiles | None) -> MediaProcessor:
     """Return the processor of a model. Raises ModelError if the model takes no media."""
     if files is None:
         return PlainProcessor()
-    spec = media_spec_of(files)
+    spec = media_spec(files)
     if spec is None:
         raise ModelError(f"{files.model_id} takes text only")
     return spec.processor

@@ -43,6 +43,7 @@ class MediaTable:
     `encoded`: the encoded items, by digest. A row holds its items until it is released.
     `step_tokens`: most tokens of a step.
     `width`: W, numbers per embedding.
+    `has_axes`: tokens have three positions; if not, only the first one is used.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class MediaTable:
         max_num_seqs: int,
         step_tokens: int,
         width: int,
+        has_axes: bool = True,
     ) -> None:
         self._encoded = encoded
+        self._has_axes = has_axes
         self._buffers = [np.zeros((step_tokens, width), np.float32)]
         self._rows: dict[int, _RowMedia] = {}
         # From `_ends` on, the tokens of a row have embeddings of the vocabulary, and their
@@ -63,19 +66,23 @@ class MediaTable:
     def admit(self, admit: Admit) -> None:
         """Store the media of a row, whose items must be encoded. A preempted sequence is admitted
         again with the same media."""
-        self.release(admit.row)
-        if not admit.media and not admit.rope_positions:
+        self.place(admit.row, admit.media, admit.rope_positions)
+
+    def place(self, row: int, media: Sequence[MediaRun], rope_positions: bytes) -> None:
+        """Store the media of a row; see `Admit`."""
+        self.release(row)
+        if not media and not rope_positions:
             return
         positions, shift = None, 0
-        end = max((run.start + run.length for run in admit.media), default=0)
-        if admit.rope_positions:
-            positions = np.frombuffer(admit.rope_positions, np.int32).reshape(AXES, -1)
+        end = max((run.start + run.length for run in media), default=0)
+        if rope_positions:
+            positions = np.frombuffer(rope_positions, np.int32).reshape(AXES, -1)
             shift = int(positions.max()) + 1 - positions.shape[1]
             differs = (positions != np.arange(positions.shape[1]) + shift).any(axis=0)
             end = max(end, 1 + int(np.flatnonzero(differs).max(initial=-1)))
-        runs = tuple((run, self._encoded[run.digest]) for run in admit.media)
-        self._rows[admit.row] = _RowMedia(runs, positions)
-        self._ends[admit.row], self._shifts[admit.row] = end, shift
+        runs = tuple((run, self._encoded[run.digest]) for run in media)
+        self._rows[row] = _RowMedia(runs, positions)
+        self._ends[row], self._shifts[row] = end, shift
 
     def release(self, row: int) -> None:
         """Forget the media of a row, if it has any."""
@@ -106,7 +113,7 @@ class MediaTable:
         index = np.full(len(positions), -1, np.int32)
         visible = positions + np.int32(1)
         taken = 0
-        has_axes = has_whole = False
+        has_whole = False
         for chunk, first in zip(chunks, query_starts.tolist(), strict=False):
             media = self._rows.get(chunk.row)
             end = chunk.start + chunk.length
@@ -114,7 +121,6 @@ class MediaTable:
                 continue
             offset = first - chunk.start  # from a cache position to the index of the token
             if media.positions is not None:
-                has_axes = True
                 known = min(end, media.positions.shape[1])
                 axes[:, first : known + offset] = media.positions[:, chunk.start : known]
             for run, item in media.runs:
@@ -129,22 +135,20 @@ class MediaTable:
                 if run.whole:
                     has_whole = True
                     visible[tokens] = run.start + run.length
-        differs = has_axes and bool((axes != axes[0]).any())
+        differs = self._has_axes and bool((axes != axes[0]).any())
         if not taken and not differs:
             return axes[0], None
-        return axes[0], self._media_rows(index, axes if has_axes else None, visible, has_whole)
+        return axes[0], self._media_rows(index, axes, visible if has_whole else None)
 
-    def _media_rows(
-        self, index: Ints, axes: Ints | None, visible: Ints, has_whole: bool
-    ) -> MediaRows[Ints]:
+    def _media_rows(self, index: Ints, axes: Ints, visible: Ints | None) -> MediaRows[Ints]:
         rows, *deep = self._buffers
         return MediaRows(
             index=index,
             rows=rows,
             deep=tuple(deep),
-            rope_positions=() if axes is None else tuple(axes),
-            rope_rows=None if axes is None else np.arange(len(index), dtype=np.int32),
-            visible=visible if has_whole else None,
+            rope_positions=tuple(axes) if self._has_axes else (),
+            rope_rows=np.arange(len(index), dtype=np.int32) if self._has_axes else None,
+            visible=visible,
         )
 
     def _copy(self, item: EncodedMedia[Floats], row: int, to: int, count: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from penstock.base.errors import InvalidRequest
 from penstock.engine.media.encode_queue import EncodeQueue
 from penstock.engine.media.encoder_cache import EncoderCache
-from penstock.engine.types import MediaItem
+from penstock.engine.types import EngineGauges, MediaItem
 from penstock.kernels.reference import ReferenceOps
 from penstock.models.towers.tower import EncodedMedia
 from penstock.runtime.media import TowerMedia
@@ -18,7 +18,6 @@ from tests.support.noise_towers import NoiseTower, item, noise, picture
 
 WIDTH = 8
 ROW_BYTES = 4 * WIDTH
-NOW = 0.0
 
 
 class Setup:
@@ -33,7 +32,7 @@ class Setup:
             lambda tensor: tensor.numpy().copy(),
         )
         self.cache = EncoderCache(self.media, room * ROW_BYTES)
-        self.queue = EncodeQueue(self.media, self.cache, clock=lambda: NOW)
+        self.queue = EncodeQueue(self.media, self.cache, clock=lambda: 0.0)
 
     def enter(self, id: str, *items: MediaItem) -> bool:
         return self.queue.enter(id, items)
@@ -42,8 +41,13 @@ class Setup:
         """Advance by pieces until nothing can be encoded. Return the news in order."""
         news: list[tuple[str, str | None]] = []
         while self.queue.has_work:
-            news += self.queue.advance(NOW).items()
+            news += self.queue.advance(0).items()
         return news
+
+    def gauges(self) -> EngineGauges:
+        gauges = EngineGauges()
+        self.queue.report(gauges)
+        return gauges
 
 
 def image(content: str, rows: int = 4, pieces: int = 1) -> MediaItem:
@@ -53,7 +57,7 @@ def image(content: str, rows: int = 4, pieces: int = 1) -> MediaItem:
 def test_a_request_is_ready_when_all_its_media_are_encoded() -> None:
     setup = Setup()
     assert not setup.enter("r", image("a", pieces=3), image("b", pieces=2))
-    assert [setup.queue.advance(NOW) for _ in range(5)] == [{}, {}, {}, {}, {"r": None}]
+    assert [setup.queue.advance(0) for _ in range(5)] == [{}, {}, {}, {}, {"r": None}]
     assert setup.tower.pieces == ["a"] * 3 + ["b"] * 2
     assert not setup.queue.has_work
     (encoded, _) = setup.media.encoded.values()
@@ -74,9 +78,9 @@ def test_equal_media_are_encoded_once_for_requests_that_arrive_together() -> Non
     setup.enter("two", image("a", pieces=2), image("a", pieces=2))
     assert setup.run() == [("one", None), ("two", None)]
     assert setup.tower.pieces == ["a", "a"]
-    counters = setup.queue.counters
-    assert counters.media_items_encoded == 1
-    assert (counters.encoder_cache_hits, counters.encoder_cache_misses) == (1, 1)
+    gauges = setup.gauges()
+    assert gauges.media_items_encoded == 1
+    assert (gauges.encoder_cache_hits, gauges.encoder_cache_misses) == (1, 1)
 
 
 def test_a_later_request_finds_media_in_the_cache_and_passes_the_queue() -> None:
@@ -117,7 +121,7 @@ def test_held_items_stay_and_a_new_one_waits_for_room() -> None:
 def test_requests_that_wait_for_each_others_room_come_to_an_end() -> None:
     setup = Setup(room=8)
     setup.enter("old", image("x"), image("a", rows=4))
-    setup.queue.advance(NOW)
+    setup.queue.advance(0)
     setup.enter("new", image("x"), image("b", rows=4))
     assert setup.run() == [("old", None)]
     setup.queue.leave("old")
@@ -144,7 +148,7 @@ def test_an_abort_stops_the_encoding_and_frees_everything() -> None:
     setup = Setup()
     setup.enter("one", image("a"), image("b", pieces=9))
     for _ in range(3):
-        setup.queue.advance(NOW)
+        setup.queue.advance(0)
     setup.queue.leave("one")
     assert setup.tower.closed == ["b"]
     assert not setup.queue.has_work and setup.cache.held_bytes == 0
@@ -156,7 +160,7 @@ def test_an_abort_goes_on_encoding_for_another_request() -> None:
     setup = Setup()
     setup.enter("one", image("a", pieces=4))
     setup.enter("two", image("a", pieces=4))
-    setup.queue.advance(NOW)
+    setup.queue.advance(0)
     setup.queue.leave("one")
     assert setup.run() == [("two", None)]
     assert setup.tower.pieces == ["a"] * 4 and not setup.tower.closed
@@ -185,16 +189,18 @@ def test_a_fault_ends_only_the_requests_of_the_item(fault: Any, message: str) ->
     assert setup.cache.held_bytes == 0
 
 
-def test_pieces_go_on_until_the_deadline() -> None:
+def test_pieces_go_on_until_the_budget_is_spent() -> None:
     setup = Setup()
     ticks = iter(range(100))
     queue = EncodeQueue(setup.media, setup.cache, clock=lambda: next(ticks))
     queue.enter("r", [image("a", pieces=9)])
-    queue.advance(deadline_s=0)
+    queue.advance(budget_s=0)
     assert len(setup.tower.pieces) == 1
-    queue.advance(deadline_s=6)
+    queue.advance(budget_s=4)
     assert len(setup.tower.pieces) == 5
-    assert queue.counters.media_encode_seconds == 1 + 4
+    gauges = EngineGauges()
+    queue.report(gauges)
+    assert gauges.media_encode_seconds == 1 + 4
 
 
 def test_a_released_item_is_used_as_late_as_its_release() -> None:

@@ -235,6 +235,8 @@ def _load_runners(
     settings: EngineSettings, engine: Engine, adapters: AdapterView, state: SharedState
 ) -> Runners:
     environment = read_environment()
-    files = resolve_model(settings.model, environment.home, hub_access_of(environment))
+    files = resolve_model(
+        settings.model, environment.home, hub_access_of(environment), mmproj=settings.mmproj
+    )
     sampling = operator_sampling(settings)
     return load_runners(files, engine, settings.tool_call_parser, adapters, sampling, state)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.base.errors import InvalidRequest, ServiceError
 from penstock.engine.media.encoder_cache import EncoderCache
-from penstock.engine.types import MediaItem
+from penstock.engine.types import EngineGauges, MediaItem
 from penstock.models.media.prepared import MediaKind
 from penstock.runtime.media import EncodeError, Encoding, RuntimeMedia
 
@@ -22,16 +22,6 @@ log = logging.getLogger(__name__)
 
 MIB: Final = 1 << 20
 NOT_ENCODED: Final = "the {kind} could not be encoded"
-
-
-@dataclass(slots=True)
-class MediaCounters:
-    """Counters of the encoder cache, with the names of `EngineGauges`."""
-
-    encoder_cache_hits: int = 0
-    encoder_cache_misses: int = 0
-    media_items_encoded: int = 0
-    media_encode_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -60,7 +50,8 @@ class EncodeQueue:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cache = cache
-        self.counters = MediaCounters()
+        self._hits = self._misses = self._encoded = 0
+        self._encode_s = 0.0
         self._media = media
         self._clock = clock
         self._waiting: dict[str, dict[bytes, MediaItem]] = {}  # in order of arrival
@@ -85,10 +76,13 @@ class EncodeQueue:
                 code="media_too_large",
             )
 
-    def gauges(self) -> dict[str, float]:
-        """Return the values of the gauges and counters of media, by their names in
-        `EngineGauges`."""
-        return {"encoder_cache_bytes": self.cache.size_bytes, **asdict(self.counters)}
+    def report(self, gauges: EngineGauges) -> None:
+        """Set the gauges and counters of media."""
+        gauges.encoder_cache_bytes = self.cache.size_bytes
+        gauges.encoder_cache_hits = self._hits
+        gauges.encoder_cache_misses = self._misses
+        gauges.media_items_encoded = self._encoded
+        gauges.media_encode_seconds = self._encode_s
 
     def enter(self, request_id: str, items: Iterable[MediaItem]) -> bool:
         """Queue the media of a request. Return True if all of them are encoded already; the request
@@ -98,8 +92,8 @@ class EncodeQueue:
             return True
         wanted = {digest for waiting in self._waiting.values() for digest in waiting}
         known = sum(digest in self.cache or digest in wanted for digest in distinct)
-        self.counters.encoder_cache_hits += known
-        self.counters.encoder_cache_misses += len(distinct) - known
+        self._hits += known
+        self._misses += len(distinct) - known
         if all(digest in self.cache for digest in distinct):
             self._hold(request_id, distinct)
             return True
@@ -120,8 +114,8 @@ class EncodeQueue:
             self._job = None
         self._hold_oldest()
 
-    def advance(self, deadline_s: float) -> dict[str, str | None]:
-        """Encode one piece, and more until the time `deadline_s` has come. Return the requests
+    def advance(self, budget_s: float) -> dict[str, str | None]:
+        """Encode one piece, and more until `budget_s` seconds have passed. Return the requests
         whose media are all encoded now, with None, and the requests whose media cannot be encoded,
         with the error message for the client."""
         news: dict[str, str | None] = {}
@@ -129,9 +123,9 @@ class EncodeQueue:
         while (job := self._job or self._start()) is not None:
             self._advance(job, news)
             now = self._clock()
-            if now >= deadline_s:
+            if now - begin >= budget_s:
                 break
-        self.counters.media_encode_seconds += now - begin
+        self._encode_s += now - begin
         return news
 
     def _start(self) -> _Job | None:
@@ -176,7 +170,7 @@ class EncodeQueue:
             return
         self._job = None
         self.cache.add(job.digest, encoded)
-        self.counters.media_items_encoded += 1
+        self._encoded += 1
         row_bytes = self._media.row_bytes * (1 + len(encoded.deep))
         self._bytes_per_row = max(self._bytes_per_row, row_bytes)
         for request_id, items in list(self._waiting.items()):

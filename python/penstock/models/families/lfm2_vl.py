@@ -148,8 +148,8 @@ def read_folder(folder: Path) -> MediaSpec:
     tiling = _tiling(images, str(folder))
     if images.encoder_patch_size != vision.patch or images.downsample_factor != merge:
         raise ModelError(
-            f"{folder}: encoder_patch_size and downsample_factor must be {vision.patch} and {merge},"
-            " as in config.json"
+            f"{folder}: encoder_patch_size and downsample_factor must be {vision.patch} and"
+            f" {merge}, as in config.json"
         )
     projector = ProjectorSpec(
         PROJECTOR_ROOTS,
@@ -185,8 +185,8 @@ def _tiling(images: Lfm2VlImageConfig, where: str) -> Lfm2Tiling:
     fewest, most = images.min_tiles, images.max_tiles
     if unit < 1 or images.tile_size % unit or not 1 <= fewest <= most <= MOST_TILES:
         raise ModelError(
-            f"{where}: tile_size must be a multiple of {unit} pixels, and min_tiles and max_tiles in"
-            f" 1..{MOST_TILES}"
+            f"{where}: tile_size must be a multiple of {unit} pixels, and min_tiles and max_tiles"
+            f" must be in 1..{MOST_TILES}"
         )
     splits = images.do_image_splitting and most > 1
     most_pixels = images.max_image_tokens * unit**2

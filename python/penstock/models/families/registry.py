@@ -23,6 +23,7 @@ from penstock.models.configuration.family import (
     HfDecoder,
     HfEncoder,
 )
+from penstock.models.configuration.mmproj import projector_of
 from penstock.models.configuration.text_backbone import (
     multimodal_architecture,
     text_backbone_config,
@@ -101,7 +102,12 @@ GGUF_ENCODERS: Final = {
 MEDIA_FAMILIES: Final = {
     family.media.architecture: family.media for family in FAMILIES if family.media is not None
 }
-"""Architecture in a config.json -> the media side of the family."""
+"""Architecture of a multimodal model in a config.json -> its media side."""
+
+PROJECTORS: Final = {
+    projector: family for family in MEDIA_FAMILIES.values() for projector in family.projectors
+}
+"""Type of the projector in an `mmproj` GGUF file -> the media side that it has."""
 
 _HF_NAMES: Final = {family.name: family.names for family in _DECODERS} | {
     family.gguf.architecture: family.hf.names
@@ -208,6 +214,17 @@ def media_spec_of_folder(folder: Path) -> MediaSpec | None:
         if isinstance(name, str) and name in MEDIA_FAMILIES:
             return MEDIA_FAMILIES[name].read_folder(folder)
     return None
+
+
+def media_spec_of_mmproj(file: GgufFile) -> MediaSpec:
+    """Return the media side in an `mmproj` GGUF file. Raises ModelError naming an unknown projector
+    or the key at fault."""
+    name = projector_of(file)
+    family = PROJECTORS.get(name)
+    if family is None or family.read_mmproj is None:
+        known = ", ".join(sorted(PROJECTORS))
+        raise ModelError(f"{file.path}: projector {name} is not supported, known are {known}")
+    return family.read_mmproj(file)
 
 
 def hf_names(spec: DecoderSpec) -> TensorNames:

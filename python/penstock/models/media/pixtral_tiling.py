@@ -59,7 +59,7 @@ class PixtralTiling:
         height, width = pixels.shape[:2]
         ratio = max(height / self.longest, width / self.longest)
         if ratio > 1:
-            height, width = math.floor(height / ratio), math.floor(width / ratio)
+            height, width = (max(math.floor(edge / ratio), 1) for edge in (height, width))
         unit = self.unit
         size = ((height - 1) // unit + 1) * unit, ((width - 1) // unit + 1) * unit
         return [resize(pixels, size, self.resampling)], ()
