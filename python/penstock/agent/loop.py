@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Collection
 from contextlib import aclosing
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -18,9 +18,11 @@ from penstock.agent.workspace import container_id
 from penstock.base.errors import ServiceError
 from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, RunFailed
-from penstock.generation import Generator
 from penstock.models.loader.sampling_defaults import SamplingDefaults
 from penstock.models.media.prepared import MediaKind
+
+MAX_RESULT_IMAGES: Final = 4
+"""Images of the result of one server tool call that the model sees."""
 
 
 class FileAttachments(Protocol):
@@ -36,6 +38,22 @@ class FileAttachments(Protocol):
     ) -> Awaitable[GenerateRequest]: ...
 
 
+class TextGenerator(Protocol):
+    """The methods of `Generator` that the agent loop uses. A transcriber has them too."""
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults | None: ...
+
+    @property
+    def media_kinds(self) -> tuple[MediaKind, ...]: ...
+
+    def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]: ...
+
+    async def count(self, request: GenerateRequest) -> int: ...
+
+    def close(self) -> None: ...
+
+
 class AgentLoop:
     """Answers requests with one generator.
 
@@ -46,7 +64,7 @@ class AgentLoop:
 
     def __init__(
         self,
-        generator: Generator,
+        generator: TextGenerator,
         attachments: FileAttachments | None = None,
         *,
         sessions: SessionStore | None = None,
@@ -165,6 +183,7 @@ class AgentLoop:
             sources.observer,
             session=session,
             container=container,
+            max_images=MAX_RESULT_IMAGES if "image" in self._generator.media_kinds else 0,
         )
         limits = (request.limits.max_rounds, settings.max_tool_rounds, MAX_ROUNDS)
         return ToolRounds(

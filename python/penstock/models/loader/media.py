@@ -10,6 +10,7 @@ from penstock.models.families import registry
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.towers.mmproj_tower import MmprojTower
 from penstock.models.towers.tower import LoadedTower, MediaSpec
+from penstock.models.whisper.folder import is_whisper
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.gguf.gguf_file import GgufFile
 
@@ -18,11 +19,14 @@ PROCESSOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")
 
 def media_spec(files: ModelFiles) -> MediaSpec | None:
     """Return the media side of a model, or None if it takes text only. A folder without the
-    configuration of an image or audio processor is that of a text model. Reads no tensors. Raises
-    ModelError naming file and key."""
+    configuration of an image or audio processor is that of a text model, unless it transcribes
+    speech. Reads no tensors. Raises ModelError naming file and key."""
     if files.mmproj is not None:
         return registry.media_spec_of_mmproj(GgufFile(files.mmproj))
-    if files.kind == "gguf" or not any((files.path / name).exists() for name in PROCESSOR_FILES):
+    if files.kind == "gguf":
+        return None
+    has_processor = any((files.path / name).exists() for name in PROCESSOR_FILES)
+    if not has_processor and not is_whisper(files):
         return None
     return registry.media_spec_of_folder(files.path)
 
