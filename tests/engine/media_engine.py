@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.config import EngineSettings
+from penstock.config import EngineSettings, LoraSettings
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.engine.types import EngineInfo, MediaItem, TokenRequest
@@ -39,6 +39,7 @@ def start_with_tower(
     """Start the small Llama with `tower`. `axes`: 3 for three positions per token. `available`:
     bytes of memory."""
     write_small_llama(folder)
+    (folder / "preprocessor_config.json").write_text("{}")
     if axes == 3:
         config = json.loads((folder / "config.json").read_text())
         config["rope_scaling"] = {"rope_type": "default", "mrope_section": SECTIONS}
@@ -66,6 +67,7 @@ def core_over(
     runtime: CpuRuntime,
     cache_bytes: int = 1 << 20,
     clock: Callable[[], float] | None = None,
+    lora: LoraSettings | None = None,
     **options: Any,
 ) -> EngineCore:
     """Return a new engine over `runtime`, whose encoded items it forgets. `options` are those of
@@ -93,7 +95,7 @@ def core_over(
     runtime.media.encoded.clear()  # type: ignore[attr-defined]
     timed = {} if clock is None else {"clock": clock}
     scheduler = Scheduler(**(sizes | options))
-    return EngineCore(runtime, scheduler, info, encoder_cache_bytes=cache_bytes, **timed)
+    return EngineCore(runtime, scheduler, info, lora=lora, encoder_cache_bytes=cache_bytes, **timed)
 
 
 def media_request(

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -26,10 +27,11 @@ from media_engine import (
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest, ModelError
 from penstock.config import EngineSettings
 from penstock.engine.core import EngineCore
+from penstock.engine.ipc import messages
 from penstock.engine.ipc.client import EngineClient
 from penstock.engine.ipc.server import EngineServer
 from penstock.engine.local import LocalEngine
-from penstock.engine.types import EngineGauges, TokenDelta, TokenRequest
+from penstock.engine.types import TokenDelta, TokenRequest
 from penstock.runtime import CpuRuntime
 from tests.support.checkpoints.small_llama import CONTEXT, WIDTH
 from tests.support.noise_towers import NoiseTower
@@ -285,6 +287,22 @@ async def _answers(engine: LocalEngine | EngineClient, requests: list[TokenReque
     return bits(answers)
 
 
+@asynccontextmanager
+async def serving(core: EngineCore, path: Path) -> AsyncIterator[EngineClient]:
+    """Yield a client of `core`, which runs in another thread behind a socket."""
+    server = EngineServer(core, str(path))
+    thread = threading.Thread(target=server.run, name="engine")
+    thread.start()
+    try:
+        client = EngineClient(str(path))
+        await client.wait_ready()
+        yield client
+        await client.close()
+    finally:
+        server.stop()
+        await asyncio.to_thread(thread.join)
+
+
 REQUESTS = [
     media_request("a", HEAD, image("a" * 5_000_000, pieces=3), TAIL),
     media_request("b", HEAD, image("b", pieces=3), TAIL),
@@ -294,21 +312,25 @@ REQUESTS = [
 async def test_requests_with_media_cross_the_socket(runtime: CpuRuntime, tmp_path: Path) -> None:
     expected = bits(run(core_over(runtime), REQUESTS))
     core = core_over(runtime)
-    server = EngineServer(core, str(tmp_path / "s"))
-    thread = threading.Thread(target=server.run, name="engine")
-    thread.start()
-    try:
-        client = EngineClient(str(tmp_path / "s"))
-        info = await client.wait_ready()
-        assert info.media_kinds == ("image",)
+    async with serving(core, tmp_path / "s") as client:
+        assert client.info.media_kinds == ("image",)
         assert await _answers(client, REQUESTS) == expected
-        gauges: EngineGauges = await client.gauges()
+        gauges = await client.gauges()
         assert gauges.media_items_encoded == 2 and gauges.encoder_cache_bytes == 24 * 4 * WIDTH
-        await client.close()
-    finally:
-        server.stop()
-        await asyncio.to_thread(thread.join)
     assert is_idle(core)
+
+
+async def test_a_request_too_large_for_the_socket_fails_alone(
+    runtime: CpuRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "MAX_FRAME_BYTES", 4_000_000)
+    async with serving(core_over(runtime), tmp_path / "s") as client:
+        open_request = client.generate(media_request("open", HEAD, max_tokens=50))
+        await open_request.admitted()
+        with pytest.raises(InvalidRequest, match="the limit is 4,000,000"):
+            await _answers(client, REQUESTS[:1])
+        await _answers(client, REQUESTS[1:])
+        assert [output async for output in open_request][-1].finish == "length"
 
 
 async def test_requests_with_media_run_in_a_thread(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A decoding process whose processor does what a client's bytes might do with a hole in a decoder.
 
-It stands for code that has taken over a sealed process. The red value of the first pixel of an
-image selects the attempt.
+The red value of the first pixel of an image selects the attempt.
 """
 
 from __future__ import annotations
@@ -45,11 +44,13 @@ def _checked(result: int) -> None:
 
 REFUSED: dict[str, Callable[[], object]] = {
     "read a file": lambda: HERE.read_bytes(),
-    "write a file": lambda: open("/tmp/escaped", "wb"),
+    "write a file": lambda: Path("/tmp/escaped").write_bytes(b""),
     "list a folder": lambda: os.listdir("/"),
     "find out about a file": lambda: os.stat(HERE),
     "remove a file": lambda: os.unlink("/tmp/none"),
-    "read the environment of the server": lambda: open(f"/proc/{os.getppid()}/environ"),
+    "read the environment of the server": lambda: Path(
+        f"/proc/{os.getppid()}/environ"
+    ).read_bytes(),
     "change the folder": lambda: os.chdir("/"),
     "make a pipe": lambda: os.pipe(),
     "copy a descriptor": lambda: os.dup(0),

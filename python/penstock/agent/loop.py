@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Collection
 from contextlib import aclosing
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -20,6 +20,9 @@ from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, RunFailed
 from penstock.models.loader.sampling_defaults import SamplingDefaults
 from penstock.models.media.prepared import MediaKind
+
+MAX_RESULT_IMAGES: Final = 4
+"""Images of the result of one server tool call that the model sees."""
 
 
 class FileAttachments(Protocol):
@@ -180,6 +183,7 @@ class AgentLoop:
             sources.observer,
             session=session,
             container=container,
+            max_images=MAX_RESULT_IMAGES if "image" in self._generator.media_kinds else 0,
         )
         limits = (request.limits.max_rounds, settings.max_tool_rounds, MAX_ROUNDS)
         return ToolRounds(

@@ -66,6 +66,7 @@ from penstock.dialog.server_tools import (
     ToolActivity,
     ToolRun,
 )
+from penstock.dialog.speech import SpeechPiece, TextToSpeechRequest
 
 __all__ = [
     "AdapterRevision",
@@ -112,8 +113,10 @@ __all__ = [
     "ShellActivity",
     "ShellTool",
     "SkillReference",
+    "SpeechPiece",
     "Text",
     "TextDelta",
+    "TextToSpeechRequest",
     "TokenLogprob",
     "ToolActivity",
     "ToolCall",

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from penstock.base.errors import ModelError, ServiceError
 from penstock.engine.adapters.null_slot_cache import SlotCache
 from penstock.engine.media.encode_queue import EncodeQueue
-from penstock.engine.media.prompt_media import runs_of, spans_of
+from penstock.engine.media.prompt_media import PromptMedia
 from penstock.engine.types import TokenOutput, TokenRequest
 from penstock.grammar.cache import CompiledGrammar, GrammarCache, guide_of
 from penstock.grammar.types import GrammarTriggers
@@ -93,6 +93,7 @@ class AdmissionQueue:
             triggers = request.constraint.triggers
         binds_all = compiled is not None and triggers is None
         stops = request.stop_token_ids | (stop_token_ids if binds_all else frozenset())
+        media = PromptMedia(len(request.token_ids), request.media, request.rope_positions)
         new = NewSequence(
             id=request.id,
             token_ids=request.token_ids,
@@ -106,8 +107,8 @@ class AdmissionQueue:
             cache_salt=request.cache_salt,
             adapter=request.adapter,
             group=request.group,
-            media=spans_of(request),
-            media_runs=runs_of(request),
+            media=media.spans(),
+            media_runs=media.runs(),
             rope_positions=request.rope_positions,
         )
         self._take_lease(request)

@@ -17,15 +17,20 @@ from penstock.engine.adapters.null_slot_cache import slot_cache_for
 from penstock.engine.admission import AdmissionQueue
 from penstock.engine.media.encode_queue import EncodeQueue
 from penstock.engine.media.encoder_cache import EncoderCache
-from penstock.engine.media.prompt_media import answer_room, check_media, kinds_of
+from penstock.engine.media.prompt_media import PromptMedia, kinds_of
+from penstock.engine.refusals import unsupported
 from penstock.engine.types import (
     NO_ADAPTERS,
     NO_EMBEDDINGS,
+    NO_IMAGES,
+    NO_SPEECH,
     AdapterSource,
     AdapterState,
     EmbedRequest,
     EngineGauges,
     EngineInfo,
+    ImageRequest,
+    SpeechRequest,
     TokenDelta,
     TokenOutput,
     TokenRequest,
@@ -148,7 +153,15 @@ class EngineCore:
     def embed(self, request: EmbedRequest) -> None:
         """Refuse a request for embeddings, because the model generates text. Always raises
         InvalidRequest."""
-        raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
+        raise unsupported(NO_EMBEDDINGS)
+
+    def speak(self, request: SpeechRequest) -> None:
+        """Refuse a text to speak. Always raises InvalidRequest."""
+        raise unsupported(NO_SPEECH)
+
+    def paint(self, request: ImageRequest) -> None:
+        """Refuse a request for images. Always raises InvalidRequest."""
+        raise unsupported(NO_IMAGES)
 
     def abort(self, request_id: str) -> None:
         """Drop a request if it has not finished; no more output of it follows."""
@@ -218,10 +231,11 @@ class EngineCore:
     def _checked_media(self, request: TokenRequest) -> TokenRequest:
         """Check the media of a request. Return the request with an answer that fits the positions
         that the media leave. Raises InvalidRequest or ContextLengthExceeded."""
-        check_media(request, self.info)
+        media = PromptMedia(len(request.token_ids), request.media, request.rope_positions)
+        media.check(self.info.media_kinds)
         if self._media is not None:
             self._media.check(request.media)
-        room = answer_room(request, self.info.max_model_len)
+        room = media.answer_room(request.max_tokens, self.info.max_model_len)
         return msgspec.structs.replace(request, max_tokens=room)
 
     def _encode_media(self) -> list[TokenOutput]:

@@ -92,6 +92,10 @@ class DecodingChild:
             raise ChildEnded("cannot be decoded") from None
         return answer
 
+    def kill(self) -> None:
+        """Kill the process. `answer` then raises ChildKilled."""
+        self._process.kill()
+
     async def close(self) -> None:
         """Kill the process, and wait until it has ended."""
         self._process.kill()

@@ -21,12 +21,21 @@ IDLE_S: Final = 60.0
 """Seconds without an item after which all processes of a pool end."""
 ATTEMPTS: Final = 2
 """An item is tried again if something outside has killed the process."""
+EXTRA: Final = "pip install 'penstock[media]'"
 PACKAGES: Final = {"PIL": "pillow", "av": "av"}
 
 
 def missing_packages() -> list[str]:
     """Return the names of the packages that decoding needs and that are not installed."""
     return [name for module, name in PACKAGES.items() if importlib.util.find_spec(module) is None]
+
+
+class MediaUnavailable(Exception):
+    """This machine cannot decode media. `suggestion`: a remedy, or None."""
+
+    def __init__(self, message: str, suggestion: str | None = None) -> None:
+        super().__init__(message)
+        self.suggestion = suggestion
 
 
 class MediaDecoders:
@@ -54,6 +63,7 @@ class MediaDecoders:
         self._idle_s = idle_s
         self._slots = asyncio.Semaphore(limits.processes)
         self._idle: list[DecodingChild] = []
+        self._busy: set[DecodingChild] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -82,10 +92,21 @@ class MediaDecoders:
         except InvalidRequest as error:
             raise InvalidRequest(error.message, field=where, code=error.code) from None
 
+    async def try_start(self) -> None:
+        """Start a process and end it. Raises MediaUnavailable with the reason, for the operator, if
+        this machine cannot decode media."""
+        await (await self._start()).close()
+
     async def close(self) -> None:
         """End all processes, and wait for that. Items that are being decoded fail."""
         self._closed = True
         self._end_idle()
+        for child in self._busy:
+            child.kill()
+        for _ in range(self._limits.processes):  # until no item uses or starts a process
+            await self._slots.acquire()
+        for _ in range(self._limits.processes):
+            self._slots.release()
         while self._ending:
             await asyncio.wait(self._ending)
 
@@ -113,15 +134,15 @@ class MediaDecoders:
     async def _answer(self, job: Job) -> Answer:
         """Raises ChildEnded, Unavailable."""
         child = await self._child()
+        self._busy.add(child)
         try:
             answer = await child.answer(job, self._limits.cpu_time_s)
         except BaseException:
             self._end(child)
             raise
-        if self._closed:
-            self._end(child)
-        else:
-            self._put_back(child)
+        finally:
+            self._busy.discard(child)
+        self._put_back(child)
         return answer
 
     async def _child(self) -> DecodingChild:
@@ -132,18 +153,30 @@ class MediaDecoders:
             self._timer.cancel()
         if self._idle:
             return self._idle.pop()
+        try:
+            child = await self._start()
+        except MediaUnavailable as error:
+            log.error("a decoding process cannot start: %s", error)
+            hint = "" if error.suggestion is None else f": {error.suggestion}"
+            raise Unavailable(f"this server cannot decode media{hint}") from None
+        if self._closed:
+            self._end(child)
+            raise Unavailable("the model is closed")
+        return child
+
+    async def _start(self) -> DecodingChild:
+        """Raises MediaUnavailable."""
         if missing := missing_packages():
-            raise Unavailable(
-                f"this server cannot decode media without {' and '.join(missing)}:"
-                " pip install 'penstock[media]'"
-            )
+            raise MediaUnavailable(f"{' and '.join(missing)} not installed", EXTRA)
         try:
             return await DecodingChild.start(self._setup, self._program)
         except StartFault as error:
-            log.error("a decoding process cannot start: %s", error)
-            raise Unavailable("this server cannot decode media") from None
+            raise MediaUnavailable(str(error)) from None
 
     def _put_back(self, child: DecodingChild) -> None:
+        if self._closed:
+            self._end(child)
+            return
         self._idle.append(child)
         if self._timer is not None:
             self._timer.cancel()

@@ -12,7 +12,7 @@ from penstock.base.errors import InvalidRequest
 from penstock.media.formats import ImageFormat
 from penstock.media.limits import MediaLimits
 from penstock.media.sampling import FrameTimes, frame_size, sampled_frames
-from penstock.models.media.prepared import Frames, Pixels
+from penstock.models.media.prepared import Frames, MediaKind, Pixels
 
 if TYPE_CHECKING:
     from PIL import Image as PillowImage
@@ -58,8 +58,8 @@ def decode_image(data: bytes, image_format: ImageFormat, limits: MediaLimits) ->
 
     Raises InvalidRequest if it is too large, and exceptions of Pillow if it is damaged.
     """
-    with _open(data, image_format, limits) as image:
-        return np.asarray(_oriented(_rgb(_loaded(image, limits)), _orientation(image)))
+    with _open("image", data, image_format, limits) as image:
+        return np.asarray(_oriented(_rgb(_loaded("image", image, limits)), _orientation(image)))
 
 
 def decode_animation(
@@ -69,7 +69,7 @@ def decode_animation(
 
     Raises as `decode_image` does.
     """
-    with _open(data, image_format, limits) as image:
+    with _open("video", data, image_format, limits) as image:
         count = getattr(image, "n_frames", 1)
         if count > MAX_ANIMATION_FRAMES:
             raise InvalidRequest(
@@ -87,23 +87,25 @@ def decode_animation(
                 frames[row] = frames[row - 1]
                 continue
             image.seek(index)
-            frame = _rgb(_loaded(image, limits))
+            frame = _rgb(_loaded("video", image, limits))
             frames[row] = np.asarray(frame if frame.size == size else frame.resize(size))
     return Frames(frames, tuple(starts[indices].tolist()), duration_s)
 
 
-def _open(data: bytes, image_format: ImageFormat, limits: MediaLimits) -> PillowImage.Image:
+def _open(
+    kind: MediaKind, data: bytes, image_format: ImageFormat, limits: MediaLimits
+) -> PillowImage.Image:
     from PIL import Image
 
     if image_format is ImageFormat.WEBP:  # Pillow allocates the whole canvas when it opens the file
-        limits.check_size("image", *_webp_size(data))
+        limits.check_size(kind, *_webp_size(data))
     image = Image.open(BytesIO(data), formats=[image_format.name])
-    limits.check_size("image", *image.size)
+    limits.check_size(kind, *image.size)
     return image
 
 
-def _loaded(image: PillowImage.Image, limits: MediaLimits) -> PillowImage.Image:
-    limits.check_size("image", *image.size)  # a frame of a GIF may be larger than the GIF
+def _loaded(kind: MediaKind, image: PillowImage.Image, limits: MediaLimits) -> PillowImage.Image:
+    limits.check_size(kind, *image.size)  # a frame of a GIF may be larger than the GIF
     image.load()
     return image
 
@@ -111,7 +113,7 @@ def _loaded(image: PillowImage.Image, limits: MediaLimits) -> PillowImage.Image:
 def _frame_seconds(image: PillowImage.Image, index: int, limits: MediaLimits) -> float:
     """Return the duration of a frame, which some formats only know once it is decoded."""
     image.seek(index)
-    _loaded(image, limits)
+    _loaded("video", image, limits)
     return float(image.info.get("duration") or DEFAULT_FRAME_MS) / 1000
 
 

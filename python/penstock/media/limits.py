@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.base.errors import InvalidRequest
 from penstock.config import MediaSettings
+from penstock.models.media.prepared import MediaKind
 
 MAX_SIDE: Final = 32_768
 """Maximum width and height of images, in pixels."""
@@ -63,25 +64,25 @@ class MediaLimits(msgspec.Struct, frozen=True):
         """CPU time limit for one item."""
         return int(BASE_TIME_S + self.max_duration_s * SECONDS_PER_SECOND)
 
-    def check_size(self, noun: str, width: int, height: int) -> None:
+    def check_size(self, kind: MediaKind, width: int, height: int) -> None:
         """Raise InvalidRequest if an image or frame has too many pixels, or none."""
         if width < 1 or height < 1:
-            raise InvalidRequest(f"the {noun} has no pixels", code=f"invalid_{noun}")
+            raise InvalidRequest(f"the {kind} has no pixels", code=f"invalid_{kind}")
         if max(width, height) > MAX_SIDE:
             raise InvalidRequest(
-                f"the {noun} has {width} x {height} pixels; no side may have more than {MAX_SIDE}",
+                f"the {kind} has {width} x {height} pixels; no side may have more than {MAX_SIDE}",
                 code="media_too_large",
             )
         if width * height > self.max_pixels:
             raise InvalidRequest(
-                f"the {noun} has {width} x {height} pixels; at most {self.max_pixels} pixels are"
+                f"the {kind} has {width} x {height} pixels; at most {self.max_pixels} pixels are"
                 " allowed",
                 code="media_too_large",
             )
 
-    def check_duration(self, noun: str, duration_s: float) -> None:
+    def check_duration(self, kind: MediaKind, duration_s: float) -> None:
         """Raise InvalidRequest if audio or video is too long."""
         if duration_s > self.max_duration_s:
             raise InvalidRequest(
-                f"the {noun} is longer than {self.max_duration_s:g} seconds", code="media_too_large"
+                f"the {kind} is longer than {self.max_duration_s:g} seconds", code="media_too_large"
             )

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import GenerateRequest, Image, Message, Part, Text
+from penstock.dialog import GenerateRequest, Image, Message, Part, Text, ToolResult
 from penstock.generation.media.loader import LoadedMedia, MediaLoader, RequestMediaLimits
+from penstock.generation.media.readable import without_failed_media
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from tests.support.media.small_processor import PillowDecoder, SmallProcessor, png
 
@@ -43,7 +44,9 @@ def request(*parts: Part) -> GenerateRequest:
 
 
 def load(loader: MediaLoader, *parts: Part) -> LoadedMedia:
-    return asyncio.run(loader.load(request(*parts)))
+    loaded = asyncio.run(loader.load(request(*parts)))
+    assert not loaded.failures
+    return loaded.items
 
 
 def refusal(loader: MediaLoader, *parts: Part) -> InvalidRequest:
@@ -115,3 +118,20 @@ def test_the_first_error_ends_the_work_on_all_items() -> None:
     decoder = Waiting(("image",))
     assert refusal(MediaLoader(PROCESSOR, decoder, None), RED, BLUE).code == "invalid_image"
     assert decoder.cancelled
+
+
+def test_items_of_tool_results_that_cannot_be_decoded_are_failures() -> None:
+    decoder = PillowDecoder(PROCESSOR)
+    loader = MediaLoader(PROCESSOR, decoder, Pages({}))
+    damaged, missing = Image(data=b"\x89PNG"), Image(url="http://a/none")
+    result = ToolResult("c", "read")
+    loaded = asyncio.run(loader.load(request(result, RED, damaged, missing)))
+    assert list(loaded.items) == [RED] and list(loaded.failures) == [damaged, missing]
+    asked = without_failed_media(request(result, RED, damaged, missing), loaded.failures)
+    (message,) = asked.messages or ()
+    told = (
+        "read\n[image left out: `messages[0].content[2].image_url` is not an image]"
+        "\n[image left out: no such page]"
+    )
+    assert message.parts == (ToolResult("c", told), RED)
+    assert refusal(loader, result, damaged, Text("and"), damaged).code == "invalid_image"

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from penstock.base.errors import InvalidRequest
 from penstock.dialog import Sampling
 from penstock.engine.types import (
     AdapterSource,
@@ -20,12 +21,17 @@ from penstock.engine.types import (
     EmbedRequest,
     EngineGauges,
     EngineInfo,
+    ImageOutput,
+    ImageRequest,
+    SpeechOutput,
+    SpeechRequest,
     TokenOutput,
     TokenRequest,
 )
 from penstock.grammar.vocabulary import Vocabulary
 
-MAX_FRAME_BYTES = 64 * 1024 * 1024
+MAX_FRAME_BYTES = 512 * 1024 * 1024
+"""Most bytes of a frame. The largest frames are requests with prepared media."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -39,6 +45,14 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 class SubmitEmbed(msgspec.Struct, frozen=True, tag="submit_embed"):
     request: EmbedRequest
+
+
+class SubmitSpeech(msgspec.Struct, frozen=True, tag="submit_speech"):
+    request: SpeechRequest
+
+
+class SubmitImages(msgspec.Struct, frozen=True, tag="submit_images"):
+    request: ImageRequest
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -96,6 +110,18 @@ class EmbedOutputs(msgspec.Struct, frozen=True, tag="embed_outputs"):
     outputs: tuple[EmbedOutput, ...]
 
 
+class SpeechOutputs(msgspec.Struct, frozen=True, tag="speech_outputs"):
+    """All outputs of one step of a speech engine for the requests of this connection."""
+
+    outputs: tuple[SpeechOutput, ...]
+
+
+class ImageOutputs(msgspec.Struct, frozen=True, tag="image_outputs"):
+    """All outputs of one step of an image engine for the requests of this connection."""
+
+    outputs: tuple[ImageOutput, ...]
+
+
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """Reports that the request `id` was not admitted, or the adapter of AddAdapter `id` not loaded.
     The other fields are copied from the ServiceError."""
@@ -125,6 +151,8 @@ class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
 ToEngine = (
     Submit
     | SubmitEmbed
+    | SubmitSpeech
+    | SubmitImages
     | Abort
     | SetTokenizer
     | AskGauges
@@ -133,7 +161,16 @@ ToEngine = (
     | AskAdapters
 )
 FromEngine = (
-    Hello | Admitted | TokenOutputs | EmbedOutputs | Refused | Gauges | AdapterAdded | Adapters
+    Hello
+    | Admitted
+    | TokenOutputs
+    | EmbedOutputs
+    | SpeechOutputs
+    | ImageOutputs
+    | Refused
+    | Gauges
+    | AdapterAdded
+    | Adapters
 )
 
 _NO_SAMPLING = Sampling()
@@ -161,8 +198,15 @@ def _decoded(sampling: bytes) -> Sampling:
 
 
 def frame(message: ToEngine | FromEngine) -> bytes:
-    """Return the frame of a message: its length and its encoded bytes."""
+    """Return the frame of a message: its length and its encoded bytes. Raises InvalidRequest for a
+    message over MAX_FRAME_BYTES, which the other end would not read."""
     body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise InvalidRequest(
+            f"the request with its prepared media has {len(body):,} bytes; the limit is"
+            f" {MAX_FRAME_BYTES:,}",
+            code="media_too_large",
+        )
     return _LENGTH.pack(len(body)) + body
 
 

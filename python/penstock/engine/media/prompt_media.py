@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
 import numpy as np
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
-from penstock.engine.types import EngineInfo, MediaItem, TokenRequest
+from penstock.engine.types import MediaItem
 from penstock.models.media.prepared import MEDIA_KINDS, MediaKind
 from penstock.runtime.media import RuntimeMedia
 from penstock.scheduler import MediaRun, MediaSpan
@@ -22,111 +23,112 @@ def kinds_of(media: RuntimeMedia | None) -> tuple[MediaKind, ...]:
     return () if media is None else tuple(kind for kind in MEDIA_KINDS if kind in media.kinds)
 
 
-def check_media(request: TokenRequest, info: EngineInfo) -> None:
-    """Raise InvalidRequest if the model does not read a kind of media in a request, or a place of
-    an item or a position is impossible."""
-    end = 0
-    for index, item in enumerate(request.media):
-        where, kind = f"media[{index}]", item.media.kind
-        if kind not in info.media_kinds:
-            known = ", ".join(info.media_kinds) or "only text"
-            raise InvalidRequest(
-                f"{where} is of kind {kind}; this model reads {known}", field="prompt"
+@dataclass(frozen=True, slots=True)
+class PromptMedia:
+    """The media of a prompt.
+
+    - `num_tokens`: tokens of the prompt.
+    - `items`, `rope_positions`: see `TokenRequest`.
+    - `field`: the field of the request that errors name.
+    """
+
+    num_tokens: int
+    items: tuple[MediaItem, ...]
+    rope_positions: bytes = b""
+    field: str = "prompt"
+
+    def check(self, kinds: tuple[MediaKind, ...]) -> None:
+        """Raise InvalidRequest if an item is of none of the `kinds` that the model reads, or a
+        place of an item or a position is impossible."""
+        end = 0
+        for index, item in enumerate(self.items):
+            where, kind = f"media[{index}]", item.media.kind
+            if kind not in kinds:
+                known = ", ".join(kinds) or "only text"
+                raise self._invalid(f"{where} is of kind {kind}; this model reads {known}")
+            if item.start < end or item.length < 1:
+                raise self._invalid(
+                    f"{where} starts at token {item.start} and has {item.length} tokens; it must"
+                    f" start at token {end} or later and have one token or more"
+                )
+            end = item.start + item.length
+            self._check_runs(where, item)
+        if end > self.num_tokens:
+            raise self._invalid(
+                f"the media end at token {end}, after the {self.num_tokens} tokens of the prompt"
             )
-        if item.start < end or item.length < 1:
-            raise InvalidRequest(
-                f"{where} starts at token {item.start} and has {item.length} tokens; it must start"
-                f" at token {end} or later and have one token or more",
-                field="prompt",
+        self._check_positions()
+
+    def answer_room(self, max_tokens: int, max_model_len: int) -> int:
+        """Return how many of `max_tokens` answer tokens have positions in the context. Raises
+        ContextLengthExceeded if the positions of the prompt leave none."""
+        if not self.rope_positions:
+            return max_tokens
+        positions = int(self._positions().max()) + 1
+        if positions > max_model_len - min(max_tokens, 1):
+            raise ContextLengthExceeded(
+                f"the prompt's media have positions up to {positions - 1}; the context has "
+                f"{max_model_len} positions for prompt and answer",
+                field=self.field,
             )
-        end = item.start + item.length
-        _check_runs(where, item)
-    prompt_tokens = len(request.token_ids)
-    if end > prompt_tokens:
-        raise InvalidRequest(
-            f"the media end at token {end}, after the {prompt_tokens} tokens of the prompt",
-            field="prompt",
+        return min(max_tokens, max_model_len - positions)
+
+    def spans(self) -> tuple[MediaSpan, ...]:
+        """Return the spans of the items. The digest of a span covers all that determines the keys
+        and values of its tokens, beside the tokens before it: the item, the tokens that take its
+        rows, and their positions."""
+        return tuple(
+            MediaSpan(item.start, item.length, self._span_digest(item), item.whole)
+            for item in self.items
         )
-    if request.rope_positions:
-        _check_positions(request)
 
+    def runs(self) -> tuple[MediaRun, ...]:
+        """Return the tokens whose embeddings are rows of encoded items, with these rows."""
+        runs = []
+        for item in self.items:
+            row = 0
+            for first, count in item.runs:
+                runs.append(MediaRun(item.start + first, count, item.digest, row, item.whole))
+                row += count
+        return tuple(runs)
 
-def answer_room(request: TokenRequest, max_model_len: int) -> int:
-    """Return the largest number of answer tokens whose positions are in the context. Raises
-    ContextLengthExceeded if the prompt's positions leave none of those asked for."""
-    if not request.rope_positions:
-        return request.max_tokens
-    positions = int(_positions(request).max()) + 1
-    if positions > max_model_len - min(request.max_tokens, 1):
-        raise ContextLengthExceeded(
-            f"the prompt's media have positions up to {positions - 1}; the context has "
-            f"{max_model_len} positions for prompt and answer"
-        )
-    return min(request.max_tokens, max_model_len - positions)
+    def _span_digest(self, item: MediaItem) -> bytes:
+        hashed = blake2b(item.digest, digest_size=_DIGEST_BYTES)
+        hashed.update(np.array(item.runs, np.int64).tobytes())
+        if self.rope_positions:
+            end = item.start + item.length
+            hashed.update(self._positions()[:, item.start : end].tobytes())
+        return hashed.digest()
 
-
-def spans_of(request: TokenRequest) -> tuple[MediaSpan, ...]:
-    """Return the spans of the media of a request. The digest of a span covers all that determines
-    the keys and values of its tokens, with the tokens before it: the item, the tokens that take its
-    rows, and their positions."""
-    return tuple(
-        MediaSpan(item.start, item.length, _span_digest(request, item), item.whole)
-        for item in request.media
-    )
-
-
-def runs_of(request: TokenRequest) -> tuple[MediaRun, ...]:
-    """Return the tokens whose embeddings are rows of encoded items, with these rows."""
-    runs = []
-    for item in request.media:
-        row = 0
+    def _check_runs(self, where: str, item: MediaItem) -> None:
+        end = 0
         for first, count in item.runs:
-            runs.append(MediaRun(item.start + first, count, item.digest, row, item.whole))
-            row += count
-    return tuple(runs)
-
-
-def _span_digest(request: TokenRequest, item: MediaItem) -> bytes:
-    hashed = blake2b(item.digest, digest_size=_DIGEST_BYTES)
-    hashed.update(np.array(item.runs, np.int64).tobytes())
-    if request.rope_positions:
-        end = item.start + item.length
-        hashed.update(_positions(request)[:, item.start : end].tobytes())
-    return hashed.digest()
-
-
-def _check_runs(where: str, item: MediaItem) -> None:
-    end = 0
-    for first, count in item.runs:
-        if first < end or count < 1:
-            raise InvalidRequest(
-                f"{where}.runs must be ascending and not empty; one has {count} tokens from {first}"
-                f" on, after {end}",
-                field="prompt",
+            if first < end or count < 1:
+                raise self._invalid(
+                    f"{where}.runs must be ascending and not empty; one has {count} tokens from"
+                    f" {first} on, after {end}"
+                )
+            end = first + count
+        if not item.runs or end > item.length:
+            raise self._invalid(
+                f"{where}.runs end at token {end}; they must end after 0 and at {item.length} or"
+                " before"
             )
-        end = first + count
-    if not item.runs or end > item.length:
-        raise InvalidRequest(
-            f"{where}.runs end at token {end}; they must end after 0 and at {item.length} or"
-            " before",
-            field="prompt",
-        )
 
+    def _check_positions(self) -> None:
+        if not self.rope_positions:
+            return
+        size, expected = len(self.rope_positions), 4 * AXES * self.num_tokens
+        if size != expected:
+            raise self._invalid(
+                f"rope_positions has {size} bytes; {self.num_tokens} tokens need {expected}"
+            )
+        least = int(self._positions().min())
+        if least < 0:
+            raise self._invalid(f"rope_positions has {least}; positions must be 0 or more")
 
-def _check_positions(request: TokenRequest) -> None:
-    prompt_tokens, size = len(request.token_ids), len(request.rope_positions)
-    expected = 4 * AXES * prompt_tokens
-    if size != expected:
-        raise InvalidRequest(
-            f"rope_positions has {size} bytes; {prompt_tokens} tokens need {expected}",
-            field="prompt",
-        )
-    positions = _positions(request)
-    if positions.min() < 0:
-        raise InvalidRequest(
-            f"rope_positions has {positions.min()}; positions must be 0 or more", field="prompt"
-        )
+    def _positions(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+        return np.frombuffer(self.rope_positions, np.int32).reshape(AXES, -1)
 
-
-def _positions(request: TokenRequest) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-    return np.frombuffer(request.rope_positions, np.int32).reshape(AXES, -1)
+    def _invalid(self, message: str) -> InvalidRequest:
+        return InvalidRequest(message, field=self.field)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import Audio, GenerateRequest, Image, Video
+from penstock.dialog import Audio, GenerateRequest, Image, Part, Video
+from penstock.generation.media.readable import parts_of_results
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.media.processor import MediaProcessor
 from penstock.text.chat_templates.media_marks import media_kind
@@ -28,6 +29,22 @@ class LoadedItem:
 MediaPart: TypeAlias = Image | Audio | Video
 LoadedMedia: TypeAlias = Mapping[MediaPart, LoadedItem]
 """The items of a request by their parts. Equal parts share one item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The media of a request. `failures`: the reasons why items of tool results cannot be used."""
+
+    items: LoadedMedia
+    failures: Mapping[Part, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The path of an item in the client's request. `in_result`: it belongs to a tool result."""
+
+    where: str
+    in_result: bool
 
 
 class FetchedContent(Protocol):
@@ -85,44 +102,59 @@ class MediaLoader:
         self._fetcher = fetcher
         self._limits = limits
 
-    async def load(self, request: GenerateRequest) -> LoadedMedia:
-        """Return the items of a request, in the order of its messages. The first error ends the
-        work on all items.
+    async def load(self, request: GenerateRequest) -> Loaded:
+        """Return the items of a request. The first error ends the work on all items.
 
-        Raises InvalidRequest (`too_many_media`, `media_too_large`), and the errors of the fetcher
-        and the decoder, which name the part.
+        An item of a tool result that cannot be used is no error: an agent that has read a damaged
+        image could not continue. Raises InvalidRequest (`too_many_media`, `media_too_large`), and
+        the errors of the fetcher and the decoder, which name the part.
         """
         places = self._places(request)
-        if not places:
-            return {}
         budget = _Budget(self._limits.max_bytes, "the media of a request")
         turn = asyncio.Semaphore(CONCURRENT_ITEMS)
-        loads = [self._item(part, where, budget, turn) for part, where in places.items()]
-        items = await _all_or_first_error(loads)
+        loads = [self._item_or_failure(*entry, budget, turn) for entry in places.items()]
+        items: dict[MediaPart, LoadedItem] = {}
+        failures: dict[Part, str] = {}
         prepared = _Budget(self._limits.max_prepared_bytes, "the prepared media of a request")
-        for item, where in zip(items, places.values(), strict=True):
-            prepared.spend(len(item.media.data), where)
-        return dict(zip(places, items, strict=True))
+        for part, loaded in zip(places, await _all_or_first_error(loads), strict=True):
+            if isinstance(loaded, str):
+                failures[part] = loaded
+            else:
+                items[part] = loaded
+                prepared.spend(len(loaded.media.data), places[part].where)
+        return Loaded(items, failures)
 
-    def _places(self, request: GenerateRequest) -> dict[MediaPart, str]:
-        """Return the path in the client's request of each different item."""
-        places: dict[MediaPart, str] = {}
+    def _places(self, request: GenerateRequest) -> dict[MediaPart, _Place]:
+        """Return the place of each different item."""
+        places: dict[MediaPart, _Place] = {}
         count = 0
         for index, message in enumerate(request.messages or ()):
+            of_results = parts_of_results(message)
             for number, part in enumerate(message.parts):
                 if not isinstance(part, MediaPart):
                     continue
-                where = request.part_path(index, number)
+                place = _Place(request.part_path(index, number), number in of_results)
                 count += 1
                 if count > self._limits.max_items:
                     raise InvalidRequest(
-                        f"`{where}`: a request may have at most {self._limits.max_items} images,"
-                        " recordings and videos",
-                        field=where,
+                        f"`{place.where}`: a request may have at most {self._limits.max_items}"
+                        " images, recordings and videos",
+                        field=place.where,
                         code="too_many_media",
                     )
-                places.setdefault(part, where)
+                if part not in places or (places[part].in_result and not place.in_result):
+                    places[part] = place
         return places
+
+    async def _item_or_failure(
+        self, part: MediaPart, place: _Place, budget: _Budget, turn: asyncio.Semaphore
+    ) -> LoadedItem | str:
+        try:
+            return await self._item(part, place.where, budget, turn)
+        except InvalidRequest as error:
+            if not place.in_result:
+                raise
+            return error.message
 
     async def _item(
         self, part: MediaPart, where: str, budget: _Budget, turn: asyncio.Semaphore
@@ -165,8 +197,8 @@ class _Budget:
 
 
 async def _all_or_first_error(
-    loads: list[Coroutine[Any, Any, LoadedItem]],
-) -> list[LoadedItem]:
+    loads: list[Coroutine[Any, Any, LoadedItem | str]],
+) -> list[LoadedItem | str]:
     tasks = [asyncio.ensure_future(load) for load in loads]
     try:
         return await asyncio.gather(*tasks)

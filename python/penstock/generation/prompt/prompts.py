@@ -8,7 +8,7 @@ from typing import Final
 from penstock.dialog import GenerateRequest
 from penstock.engine.protocol import Engine
 from penstock.generation.media.loader import MediaLoader
-from penstock.generation.media.readable import with_readable_media
+from penstock.generation.media.readable import with_readable_media, without_failed_media
 from penstock.generation.prompt.builder import NO_MEDIA, PromptBuilder
 from penstock.generation.prompt.context_budget import Prompt
 from penstock.generation.prompt.texts import prompt_chars
@@ -47,7 +47,10 @@ class Prompts:
         """Return the prompts of a request, after its media have been loaded. Raises the errors of
         `PromptBuilder.build`, `with_readable_media` and `MediaLoader.load`."""
         request = with_readable_media(request, self.media_kinds)
-        media = NO_MEDIA if self._media is None else await self._media.load(request)
+        media = NO_MEDIA
+        if self._media is not None:
+            loaded = await self._media.load(request)
+            request, media = without_failed_media(request, loaded.failures), loaded.items
         arguments = (request, max_model_len, self._engine.info.vocab_size, media)
         if media or prompt_chars(request) > LONG_PROMPT_CHARS:
             return await asyncio.to_thread(self._builder.build, *arguments)

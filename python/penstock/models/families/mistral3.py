@@ -34,7 +34,7 @@ class Mistral3Config(LlavaConfig):
 
     @property
     def image_token(self) -> int:
-        """The id of the token that stands for a row of an image."""
+        """The id of the token of an image row."""
         given = self.image_token_index if self.image_token_id is None else self.image_token_id
         return 10 if given is None else given
 
