@@ -48,9 +48,12 @@ class MediaRows(Generic[Tensor]):
     `deep`: one [M, W] per layer, added to the hidden states after the first layers (DeepStack).
     `rope_positions`: three [T] int32 (time, height, width) for a model with multi-dimensional
     positions, else ().
-    `rope_rows`: [T] int32, 0 to T - 1, the rows of the table that `mrope_rows` returns.
-    `visible`: [T] int32, the number of leading tokens of its sequence that each token attends to;
-    None: up to and including the token itself.
+    `rope_rows`: [T] int32, 0 to T - 1, the rows of the table that `mrope_rows` returns; given with
+    `rope_positions`.
+    `visible`: [T] int32, the number of leading tokens of its sequence that each token attends to,
+    at least up to itself, at most all that the step computes, and never descending in a chunk;
+    None: up to and including the token itself. Tokens with the same number, all in one chunk, see
+    each other even outside the window of a layer.
     """
 
     index: Tensor
@@ -209,11 +212,11 @@ class Ops(Protocol[Tensor]):
         sinks: Tensor | None = None,
     ) -> Tensor:
         """Compute causal attention of each token over the KV cache of its own sequence: [T, H * D]
-        -> [T, H * D].
+        -> [T, H * D]. If `inputs.media` has `visible`, a token sees that many leading tokens.
 
         `window`: 0: all positions up to the token; w: only the last w positions.
         `sinks`: [H] float32; exp(sinks[h]) is added to the denominator of the softmax of head h
-            (like the sink tokens of arXiv 2309.17453).
+            (like the sink tokens of arXiv 2309.17453). Not supported together with `visible`.
         """
 
     def bidirectional_attention(
@@ -267,8 +270,38 @@ class Ops(Protocol[Tensor]):
         """Return x * Phi(x), with Phi the distribution function of the normal distribution: [T, F]
         -> [T, F]."""
 
+    def gelu_tanh(self, x: Tensor) -> Tensor:
+        """Return gelu(x) with the tanh approximation: [T, F] -> [T, F]."""
+
+    def quick_gelu(self, x: Tensor) -> Tensor:
+        """Return x / (1 + exp(-1.702 x)), the approximation of gelu that CLIP uses: [T, F] -> [T,
+        F]."""
+
+    def silu(self, x: Tensor) -> Tensor:
+        """Return x / (1 + exp(-x)): [T, F] -> [T, F]."""
+
     def tanh(self, x: Tensor) -> Tensor:
         """Return the hyperbolic tangent of each element."""
+
+    def replace_rows(self, x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
+        """Return rows[index[t]] for each token t with index[t] >= 0, else x[t]: [T, W], [M, W], [T]
+        -> [T, W]."""
+
+    def add_rows(self, x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
+        """Return x[t] + rows[index[t]] for each token t with index[t] >= 0, else x[t]: [T, W], [M,
+        W], [T] -> [T, W]."""
+
+    def mrope_rows(
+        self, table: Tensor, time: Tensor, height: Tensor, width: Tensor, axis: Tensor
+    ) -> Tensor:
+        """Return a rope table with one row per token, for tokens with three positions: [T, 2 *
+        pairs] float32.
+
+        `table`: [positions, 2 * pairs] float32, cosines, then sines.
+        `time`, `height`, `width`: [T] int32, the positions of each token.
+        `axis`: [pairs] int32. Cosine and sine of pair i are those of the table at the time (0), the
+            height (1) or the width (2) of the token, as axis[i] says.
+        """
 
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:
         """Return x[rows]: [T, W], [S] -> [S, W]."""

@@ -32,7 +32,8 @@ class Operand:
 
     `kind`: element types of a tensor, "real", "integer", "packed" or the name of a struct.
     `dims`: dimensions of a tensor.
-    `below`, `up_to`: bounds of the values of an integer tensor (native kernels only).
+    `below`, `up_to`: bounds of the values of an integer tensor (native kernels only). With
+    `or_negative`, values below zero are allowed too.
     """
 
     name: str
@@ -41,13 +42,15 @@ class Operand:
     access: Access = "read"
     below: str = ""
     up_to: str = ""
+    or_negative: bool = False
 
 
 Signature = tuple[Operand, ...]
 
 _OPERAND = re.compile(
     r"(?:(?P<access>write|update|optional) )?(?P<first>\w+) (?P<second>[\w|]+)"
-    r"(?: \[(?P<dims>[^\]]+)\])?(?: below (?P<below>\S+))?(?: up to (?P<up_to>\S+))?"
+    r"(?: \[(?P<dims>[^\]]+)\])?"
+    r"(?: below (?P<below>\S+)(?P<signed> or negative)?)?(?: up to (?P<up_to>\S+))?"
 )
 
 
@@ -64,7 +67,8 @@ def _operand(text: str) -> Operand:
     name, kind = (second, first) if first in NUMBERS else (first, second)
     dims = tuple(match["dims"].split(", ")) if match["dims"] else ()
     access: Access = match["access"] or "read"  # type: ignore[assignment]
-    return Operand(name, kind, dims, access, match["below"] or "", match["up_to"] or "")
+    below, up_to = match["below"] or "", match["up_to"] or ""
+    return Operand(name, kind, dims, access, below, up_to, match["signed"] is not None)
 
 
 STRUCTS: Final[Mapping[str, Signature]] = {
@@ -72,7 +76,7 @@ STRUCTS: Final[Mapping[str, Signature]] = {
     for name, text in {
         "StepInputs": "tokens int32 [T]; positions int32 [T]; slots int32 [T]; "
         "query_starts int32 [R+1]; context_lens int32 [R]; block_tables int32 [R, max_blocks]; "
-        "sample_rows int32 [S]",
+        "sample_rows int32 [S]; visible int32 [T]",
         "LayerCache": "keys float32|float16 [B, K, D, P]; values float32|float16 [B, K, P, D]",
         "Heads": "integer H; integer K; integer D",
         "HeadNorm": "q_weight float32 [D]; k_weight float32 [D]; real eps",
@@ -87,7 +91,8 @@ STRUCTS: Final[Mapping[str, Signature]] = {
     }.items()
 }
 """Struct -> its fields, which native kernels take as separate operands. HeadNorm and the lists of
-SamplingRows may be None. `ops_interface` and `sampler_inputs` document the fields."""
+SamplingRows may be None. `visible` is `StepInputs.media.visible`.
+`ops_interface` and `sampler_inputs` document the fields."""
 
 
 def flattened(signature: Signature) -> Signature:

@@ -18,8 +18,9 @@ void check_values(const CheckedCall& call) {
         if (parameter.access == Access::write) {
             continue;
         }
-        check_below(call.tensors[bound.index].view, bound.limit.value,
-                    call.signature->kernel + ": " + parameter.name);
+        const auto check = parameter.or_negative ? check_negative_or_below : check_below;
+        check(call.tensors[bound.index].view, bound.limit.value,
+              call.signature->kernel + ": " + parameter.name);
         if (parameter.name == "slots") {
             DistinctCheck{}(call.tensors[bound.index].view, call.signature->kernel + ": slots");
         }
@@ -36,10 +37,14 @@ void check_values(const CheckedCall& call) {
                      call.adapter_slots, distinct, call.signature->kernel + ": ");
     }
     if (call.cache) {
-        check_chunks({tensor_named(call, "query_starts").view,
-                      tensor_named(call, "context_lens").view,
-                      tensor_named(call, "block_tables").view},
-                     call.tensors[0].view.shape[0], *call.cache);
+        const ChunkViews chunks{tensor_named(call, "query_starts").view,
+                                tensor_named(call, "context_lens").view,
+                                tensor_named(call, "block_tables").view};
+        check_chunks(chunks, call.tensors[0].view.shape[0], *call.cache);
+        if (call.visible) {
+            check_visible(tensor_named(call, "visible").view, chunks,
+                          call.signature->kernel + ": visible");
+        }
     }
 }
 

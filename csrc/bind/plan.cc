@@ -4,6 +4,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,26 +33,39 @@ class PyRecorder {
         }
     }
 
-    // Creates the inputs of a step; may be called once. `adapters` adds the inputs of adapter
-    // groups.
-    std::vector<PlanTensor> inputs(int64_t max_blocks, bool adapters) {
+    // Creates the inputs of a step; may be called once. `further`: names of inputs that not every
+    // plan has. Returns the tensors of the base inputs, then those of `further`.
+    std::vector<PlanTensor> inputs(int64_t max_blocks, const std::vector<std::string>& further) {
         if (has_inputs_) {
             throw py::value_error("inputs: may be called only once");
         }
         if (max_blocks < 1 || max_blocks > extent_limit) {
             throw py::value_error("max_blocks: must be in 1..2^24");
         }
-        constexpr PerInput<Axis> axes{Axis::tokens,     Axis::tokens,  Axis::tokens,
-                                      Axis::row_starts, Axis::rows,    Axis::rows,
-                                      Axis::samples,    Axis::rows,    Axis::tokens,
-                                      Axis::row_starts, Axis::samples, Axis::row_starts};
-        num_inputs_ = adapters ? num_step_inputs : num_base_inputs;
-        for (size_t i = 0; i < num_inputs_; ++i) {
-            const bool table = i == static_cast<size_t>(StepInput::block_tables);
+        constexpr PerInput<Axis> axes{
+            Axis::tokens,  Axis::tokens,     Axis::tokens, Axis::row_starts, Axis::rows,
+            Axis::rows,    Axis::samples,    Axis::rows,   Axis::tokens,     Axis::row_starts,
+            Axis::samples, Axis::row_starts, Axis::tokens, Axis::tokens,     Axis::tokens,
+            Axis::tokens,  Axis::tokens,     Axis::tokens};
+        for (size_t i = 0; i < num_base_inputs; ++i) {
+            present_.push_back(static_cast<StepInput>(i));
+        }
+        for (const std::string& name : further) {
+            present_.push_back(further_input(name));
+        }
+        if (std::adjacent_find(present_.begin(), present_.end(), std::greater_equal<>()) !=
+            present_.end()) {
+            throw py::value_error("further: must be in the order of the step inputs");
+        }
+        std::vector<PlanTensor> tensors;
+        for (const StepInput input : present_) {
+            const bool table = input == StepInput::block_tables;
+            const auto i = static_cast<size_t>(input);
             inputs_[i] = recorder_.input(DType::i32, axes[i], {&max_blocks, table ? 1U : 0U});
+            tensors.push_back(inputs_[i]);
         }
         has_inputs_ = true;
-        return {inputs_.begin(), inputs_.begin() + static_cast<std::ptrdiff_t>(num_inputs_)};
+        return tensors;
     }
 
     // Creates a tensor whose dimension 0 has the axis of `like`.
@@ -90,6 +105,9 @@ class PyRecorder {
                 limit(call, bound);
             }
         }
+        const bool gathers =
+            std::any_of(call.bounds.begin(), call.bounds.end(),
+                        [](const ValueBound& bound) { return bound.limit.axis == Axis::tokens; });
         for (const ValueBound& run : call.runs) {
             const Parameter& parameter = call.signature->tensors[run.index];
             if (input_of(call, parameter.name, call.tensors[run.index]) !=
@@ -107,8 +125,15 @@ class PyRecorder {
             }
             narrow_cache(*call.cache);
         }
+        if (call.visible) {
+            if (input_of(call, "visible", tensor_named(call, "visible")) !=
+                static_cast<size_t>(StepInput::media_visible)) {
+                throw py::value_error(name + ": visible: must be media_visible");
+            }
+            limits_.visible = true;
+        }
         recorder_.record(call.kernels, call.tensors, call.written, call.integers, call.reals,
-                         call.object);
+                         call.object, gathers);
         for (const auto& tensor : tensors) {
             alive_.append(tensor);
         }
@@ -125,16 +150,26 @@ class PyRecorder {
         return std::make_shared<StepPlan>(
             StepPlan{Plan(recorder_, output, {cpu::rows_per_block(kernels_->isa()), threads},
                           shared == nullptr ? nullptr : shared->plan.arena()),
-                     inputs_, output, limits_, false, num_inputs_});
+                     inputs_, output, limits_, false, present_});
     }
 
     const py::list& alive() const { return alive_; }
 
   private:
+    static StepInput further_input(const std::string& name) {
+        for (size_t i = num_base_inputs; i < num_step_inputs; ++i) {
+            if (name == step_input_names[i]) {
+                return static_cast<StepInput>(i);
+            }
+        }
+        throw py::value_error("further: no step input is named " + name);
+    }
+
     size_t input_of(const CheckedCall& call, const std::string& name,
                     const PlanTensor& tensor) const {
-        for (size_t i = 0; i < num_inputs_; ++i) {
-            if (has_inputs_ && inputs_[i].buffer == tensor.buffer) {
+        for (const StepInput input : present_) {
+            const auto i = static_cast<size_t>(input);
+            if (inputs_[i].buffer == tensor.buffer) {
                 return i;
             }
         }
@@ -151,7 +186,8 @@ class PyRecorder {
         }
         const size_t input =
             input_of(call, call.signature->tensors[bound.index].name, call.tensors[bound.index]);
-        narrow(limits_.below[input], bound.limit);
+        const bool signed_values = call.signature->tensors[bound.index].or_negative;
+        narrow((signed_values ? limits_.negative_or_below : limits_.below)[input], bound.limit);
     }
 
     void limit_adapters(const CheckedCall& call) {
@@ -183,7 +219,7 @@ class PyRecorder {
     std::shared_ptr<KernelSet> kernels_;
     Recorder recorder_;
     PerInput<PlanTensor> inputs_{};
-    size_t num_inputs_ = 0;
+    std::vector<StepInput> present_;
     bool has_inputs_ = false;
     InputLimits limits_;
     std::map<int32_t, Extent> written_below_; // limit of the values, by buffer
@@ -198,15 +234,22 @@ struct PyPlan {
 };
 
 PerInput<TensorView> views_of(const StepPlan& plan, const std::vector<py::array>& arrays) {
-    if (arrays.size() != plan.num_inputs) {
-        throw py::value_error("adapters: the plan was recorded " +
-                              std::string(plan.num_inputs == num_base_inputs ? "without" : "with"));
+    if (arrays.size() != plan.present.size()) {
+        std::string names;
+        for (size_t i = num_base_inputs; i < plan.present.size(); ++i) {
+            names += (names.empty() ? "" : ", ") +
+                     std::string(step_input_names[static_cast<size_t>(plan.present[i])]);
+        }
+        throw py::value_error("further: the plan was recorded with " +
+                              (names.empty() ? "none" : names) + ", got " +
+                              std::to_string(arrays.size() - num_base_inputs) + " arrays");
     }
     PerInput<TensorView> views;
-    for (size_t i = 0; i < arrays.size(); ++i) {
+    for (size_t place = 0; place < arrays.size(); ++place) {
+        const auto i = static_cast<size_t>(plan.present[place]);
         const std::string name = step_input_names[i];
-        views[i] = array_operand(arrays[i], name).view;
-        const int rank = i == static_cast<size_t>(StepInput::block_tables) ? 2 : 1;
+        views[i] = array_operand(arrays[place], name).view;
+        const int rank = plan.present[place] == StepInput::block_tables ? 2 : 1;
         if (views[i].dtype != DType::i32) {
             throw py::type_error(name + ": expected int32, got " + dtype_name(views[i].dtype));
         }
@@ -220,11 +263,11 @@ PerInput<TensorView> views_of(const StepPlan& plan, const std::vector<py::array>
 py::array run_plan(const py::object& self, const py::array& tokens, const py::array& positions,
                    const py::array& slots, const py::array& query_starts,
                    const py::array& context_lens, const py::array& block_tables,
-                   const py::array& sample_rows, const std::vector<py::array>& adapters) {
+                   const py::array& sample_rows, const std::vector<py::array>& further) {
     const auto& plan = self.cast<const PyPlan&>();
     std::vector<py::array> inputs{tokens,       positions,    slots,      query_starts,
                                   context_lens, block_tables, sample_rows};
-    inputs.insert(inputs.end(), adapters.begin(), adapters.end());
+    inputs.insert(inputs.end(), further.begin(), further.end());
     const auto views = views_of(*plan.step, inputs);
     const StepSize size = plan.step->measure(views);
     TensorView output;
@@ -268,7 +311,8 @@ void bind_plan(py::module_& module) {
     py::class_<PyRecorder>(module, "Recorder")
         .def(py::init<std::shared_ptr<KernelSet>, int64_t, int64_t, int64_t>(), py::arg("kernels"),
              py::arg("max_tokens"), py::arg("max_rows"), py::arg("max_samples"))
-        .def("inputs", &PyRecorder::inputs, py::arg("max_blocks"), py::arg("adapters") = false)
+        .def("inputs", &PyRecorder::inputs, py::arg("max_blocks"),
+             py::arg("further") = std::vector<std::string>{})
         .def("empty", &PyRecorder::empty, py::arg("like"), py::arg("columns"),
              py::arg("dtype") = "float32")
         .def("between", &PyRecorder::between, py::arg("starts"), py::arg("columns"))
@@ -288,7 +332,7 @@ void bind_plan(py::module_& module) {
     py::class_<PyPlan>(module, "Plan")
         .def("run", &run_plan, py::arg("tokens"), py::arg("positions"), py::arg("slots"),
              py::arg("query_starts"), py::arg("context_lens"), py::arg("block_tables"),
-             py::arg("sample_rows"), py::arg("adapters") = std::vector<py::array>{})
+             py::arg("sample_rows"), py::arg("further") = std::vector<py::array>{})
         .def("profile", &profile_of)
         .def_property(
             "profiling", [](const PyPlan& plan) { return plan.step->profiling; },

@@ -37,10 +37,11 @@ PlanTensor Recorder::temporary(DType dtype, Axis axis, std::span<const int64_t> 
 
 void Recorder::record(const KernelChoice& kernels, std::span<const PlanTensor> tensors,
                       uint32_t written, std::span<const int64_t> integers,
-                      std::span<const float> reals, const void* object) {
+                      std::span<const float> reals, const void* object, bool gathers) {
     const auto now = static_cast<int32_t>(steps_.size());
     PlanStep step;
     step.kernels = kernels;
+    step.gathers = gathers;
     step.tensors.assign(tensors.begin(), tensors.end());
     for (size_t i = 0; i < tensors.size(); ++i) {
         step.arguments.tensor[i] = tensors[i].view;

@@ -50,6 +50,9 @@ struct PlanStep {
     KernelChoice kernels;
     Arguments arguments;
     std::vector<PlanTensor> tensors;
+    // Whether the step reads rows of per-token tensors by their index in the step, so that all rows
+    // must be written before.
+    bool gathers = false;
 };
 
 struct PlanBuffer {
@@ -70,12 +73,13 @@ class Recorder {
     // Creates a tensor that a recorded call must write before another call reads it.
     PlanTensor temporary(DType dtype, Axis axis, std::span<const int64_t> trailing);
 
-    // Records one call. Bit i of `written` means that the call writes tensor i. Throws
+    // Records one call. Bit i of `written` means that the call writes tensor i. `gathers`: see
+    // PlanStep. Throws
     // std::logic_error if the call reads a temporary that no call has written. The kernels,
     // `object` and external tensors must outlive the plan.
     void record(const KernelChoice& kernels, std::span<const PlanTensor> tensors, uint32_t written,
-                std::span<const int64_t> integers, std::span<const float> reals,
-                const void* object);
+                std::span<const int64_t> integers, std::span<const float> reals, const void* object,
+                bool gathers = false);
 
     const StepSize& largest() const { return largest_; }
     const std::vector<PlanStep>& steps() const { return steps_; }

@@ -14,7 +14,7 @@ int64_t ceil_div(int64_t a, int64_t b) {
 }
 
 bool keeps_rows_apart(const PlanStep& step) {
-    return step.kernels.row_wise() &&
+    return step.kernels.row_wise() && !step.gathers &&
            std::all_of(step.tensors.begin(), step.tensors.end(), [](const PlanTensor& tensor) {
                return tensor.axis == Axis::tokens || tensor.buffer == PlanTensor::external;
            });

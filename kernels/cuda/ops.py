@@ -30,7 +30,11 @@ from penstock.kernels.triton.linear_choice import capability_of
 from penstock.kernels.triton.matmul.linear import pack_linear
 from penstock.kernels.triton.paged_attention import attention as triton_attention
 from penstock.kernels.triton.paged_attention import rope_cache as triton_rope_cache
-from penstock.kernels.triton.paged_attention.decode_attention import decode_attention, decode_tokens
+from penstock.kernels.triton.paged_attention.decode_attention import (
+    decode_attention,
+    decode_tokens,
+    visible_of,
+)
 from penstock.kernels.triton.paged_attention.decode_work import multiprocessors, work_of
 from penstock.kernels.triton.sampler.adjust import adjust_logits
 from penstock.kernels.triton.sampler.sampling_operands import sampling_tensors
@@ -132,6 +136,9 @@ def _cache_served(x: torch.Tensor, cache: LayerCache[torch.Tensor]) -> bool:
     return x.dtype == torch.bfloat16 and (scaled or cache.keys.dtype == torch.bfloat16)
 
 
+_UNSERVED = dict.fromkeys(_ATTENTIONS, "they know no tokens that see later tokens")
+
+
 def _attention(
     rejected: Mapping[str, str],
     library: Library,
@@ -145,6 +152,7 @@ def _attention(
 ) -> torch.Tensor:
     decode: Callable[..., None] = decode_attention
     prompt: Callable[..., None] = triton_attention.prefill_attention
+    rejected = {**rejected, **_UNSERVED} if visible_of(inputs, sinks) is not None else rejected
     if "decode_attention" not in rejected and _decode_served(q, cache, heads):
         decode = partial(_decode, library)
     if "prefill_attention" not in rejected and _prompt_served(library, q, cache, heads):

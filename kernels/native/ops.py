@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,13 @@ from penstock.kernels.native.adjust_operands import adjust_operands
 from penstock.kernels.native.backend import CallBackend, EagerBackend, PlanRecorder
 from penstock.kernels.native.pack import NativeSlots, matrix_source
 from penstock.kernels.native.row_ops import row_ops
-from penstock.kernels.ops_interface import AdapterRows, HeadNorm, LayerCache, StepInputs
+from penstock.kernels.ops_interface import (
+    AdapterRows,
+    HeadNorm,
+    LayerCache,
+    MediaRows,
+    StepInputs,
+)
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.weights import Experts, Linear, Matrix
 
@@ -136,7 +142,11 @@ class BackendOps(Generic[Tensor]):
         partials = self._backend.scratch(_native.attention_partial_floats(*heads, max_context))
         tensors = [q, inputs.query_starts, inputs.context_lens, inputs.block_tables]
         tensors += [cache.keys, cache.values, out, partials]
-        if sinks is None:
+        visible = None if inputs.media is None else inputs.media.visible
+        if visible is not None:
+            _refuse_sinks(sinks)
+            self._backend.call("visible_attention", [*tensors, visible], [*heads, window], [scale])
+        elif sinks is None:
             self._backend.call("paged_attention", tensors, [*heads, window], [scale])
         else:
             self._backend.call("sink_attention", [*tensors, sinks], [*heads, window], [scale])
@@ -208,13 +218,21 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         max_blocks: int,
         *,
         adapters: bool = False,
+        media: MediaRows[Any] | None = None,
     ) -> PlanOps:
         """Return ops with the same ISAs and thread pool that record a step of at most these sizes
-        into a plan. `adapters`: whether the step's inputs include LoRA adapters."""
+        into a plan.
+
+        - `adapters`: whether the step's inputs include LoRA adapters.
+        - `media`: not None if they include media. The plan reads `rows` and `deep` of this value
+          at each run: they are buffers that the caller fills before a run. The presence of
+          `rope_positions` (with `rope_rows`) and `visible` says whether steps have them; other
+          values are not read.
+        """
         backend = PlanRecorder(
             self._backend.kernels, self._backend.pool, max_tokens, max_rows, max_samples
         )
-        return PlanOps(backend, max_blocks, adapters=adapters)
+        return PlanOps(backend, max_blocks, adapters=adapters, media=media)
 
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> npt.NDArray[np.int32]:
         """Return a token per row of `logits: [S, V]`, which are adjusted in place: [S] int32,
@@ -261,33 +279,72 @@ class PlanOps(BackendOps[Any]):
     """Ops that record kernel calls into a plan. `inputs`: the inputs of the step, as plan
     tensors."""
 
-    def __init__(self, backend: PlanRecorder, max_blocks: int, *, adapters: bool) -> None:
+    def __init__(
+        self,
+        backend: PlanRecorder,
+        max_blocks: int,
+        *,
+        adapters: bool,
+        media: MediaRows[Any] | None,
+    ) -> None:
         super().__init__(backend)
         self._recorder = backend.recorder
-        tensors = self._recorder.inputs(max_blocks, adapters)
-        tokens, positions, slots, starts, contexts, tables, sample_rows, *groups = tensors
+        further = [*(_ADAPTER_INPUTS if adapters else ()), *_media_inputs(media)]
+        tensors = self._recorder.inputs(max_blocks, further)
+        base = tensors[: len(tensors) - len(further)]
+        named = dict(zip(further, tensors[len(base) :], strict=True))
+        tokens, positions, slots, starts, contexts, tables, sample_rows = base
         self.inputs: StepInputs[Any] = StepInputs(
             tokens, positions, slots, starts, contexts, tables, sample_rows
         )
         if adapters:
-            slots, order, starts, sampled_order, sampled_starts = groups
+            slots, order, starts, sampled_order, sampled_starts = (
+                named[name] for name in _ADAPTER_INPUTS
+            )
             self.inputs = replace(
                 self.inputs,
                 adapters=AdapterRows(slots, order, starts),
                 sampled_adapters=AdapterRows(slots, sampled_order, sampled_starts),
             )
+        if media is not None:
+            turned = tuple(named[name] for name in _ROPE_INPUTS[:-1] if name in named)
+            rows = MediaRows(
+                named["media_index"],
+                media.rows,
+                media.deep,
+                turned,
+                named.get("media_rope_rows"),
+                named.get("media_visible"),
+            )
+            self.inputs = replace(self.inputs, media=rows)
 
     def finish(self, output: Any, shared: Any = None) -> Any:
         """Return the plan that computes `output`. Its method `run(tokens, positions, slots,
-        query_starts, context_lens, block_tables, sample_rows, adapters)` returns `output`, valid
-        until the next run.
+        query_starts, context_lens, block_tables, sample_rows, further)` returns `output`, valid
+        until the next run; `plan_arguments` returns these arguments.
 
         `shared`: a plan whose memory the new plan uses; `output` is then valid only until the next
         run of either plan.
-
-        `adapters`, if recorded: slots, order and starts, then order and starts of the sampled rows.
         """
         return self._recorder.finish(self._backend.pool, output, shared)
+
+
+_ADAPTER_INPUTS: Final = (
+    "adapter_slots",
+    "adapter_order",
+    "adapter_starts",
+    "sampled_order",
+    "sampled_starts",
+)
+_ROPE_INPUTS: Final = ("media_time", "media_height", "media_width", "media_rope_rows")
+
+
+def _media_inputs(media: MediaRows[Any] | None) -> tuple[str, ...]:
+    """Return the names of the inputs of a plan for steps with such media."""
+    if media is None:
+        return ()
+    rope = _ROPE_INPUTS if media.rope_positions else ()
+    return ("media_index", *rope, *(() if media.visible is None else ("media_visible",)))
 
 
 def plan_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:
@@ -301,10 +358,20 @@ def plan_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:
         inputs.block_tables,
         inputs.sample_rows,
     )
-    own, sampled = inputs.adapters, inputs.sampled_adapters
-    if own is None or sampled is None:
-        return arguments
-    return (*arguments, (own.slots, own.order, own.starts, sampled.order, sampled.starts))
+    own, sampled, media = inputs.adapters, inputs.sampled_adapters, inputs.media
+    further: tuple[Any, ...] = ()
+    if own is not None and sampled is not None:
+        further = (own.slots, own.order, own.starts, sampled.order, sampled.starts)
+    if media is not None:
+        optional = (media.rope_rows, media.visible)
+        given = (array for array in optional if array is not None)
+        further = (*further, media.index, *media.rope_positions, *given)
+    return (*arguments, further)
+
+
+def _refuse_sinks(sinks: Any) -> None:
+    if sinks is not None:
+        raise ValueError("sinks: are not supported together with `visible`")
 
 
 def _flat(bias: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32] | None:

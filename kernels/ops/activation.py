@@ -1,5 +1,5 @@
-"""Ops for the activations of a feed-forward layer: silu or gelu times a gate, and plain gelu and
-tanh."""
+"""Ops for the activations of a feed-forward layer: silu or gelu times a gate, and activations
+without a gate."""
 
 from __future__ import annotations
 
@@ -35,6 +35,21 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
     """Return x * Phi(x), with Phi the distribution function of the normal distribution: [T, F] ->
     [T, F]."""
     return torch.nn.functional.gelu(x)
+
+
+def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    """Return gelu(x) with the tanh approximation: [T, F] -> [T, F]."""
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def quick_gelu(x: torch.Tensor) -> torch.Tensor:
+    """Return x / (1 + exp(-1.702 x)): [T, F] -> [T, F]."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+def silu(x: torch.Tensor) -> torch.Tensor:
+    """Return x / (1 + exp(-x)): [T, F] -> [T, F]."""
+    return torch.nn.functional.silu(x)
 
 
 def tanh(x: torch.Tensor) -> torch.Tensor:
@@ -118,6 +133,24 @@ GELU = Op(
     cost=lambda inputs: Cost(8 * inputs["x"].numel(), 20 * inputs["x"].numel()),
     order=_ORDER,
     alone=lambda inputs, index: {"x": inputs["x"][index : index + 1]},
+)
+GELU_TANH, QUICK_GELU, SILU = (
+    Op(
+        name=name,
+        signature="x float [T, F]; write out float [T, F]",
+        reference=reference,
+        cases=tuple(Case(f"T{t}-F{w}", "float", _plain_inputs(t, w)) for t, w in _SHAPES),
+        benchmarks=(Case(f"{model}-T1024", "float", _plain_inputs(1024, width)),),
+        tolerance={"float": Tolerance(1e-5, 1e-5)},
+        cost=lambda inputs: Cost(8 * inputs["x"].numel(), 16 * inputs["x"].numel()),
+        order=_ORDER,
+        alone=lambda inputs, index: {"x": inputs["x"][index : index + 1]},
+    )
+    for name, reference, model, width in (
+        ("gelu_tanh", gelu_tanh, "siglip", 4304),
+        ("quick_gelu", quick_gelu, "clip", 4096),
+        ("silu", silu, "conformer", 4096),
+    )
 )
 TANH = Op(
     name="tanh",

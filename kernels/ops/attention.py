@@ -5,6 +5,7 @@ sequences."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.rope_cache import single_token
-from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.ops_interface import LayerCache, MediaRows, StepInputs
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
@@ -32,13 +33,59 @@ def attention(
 
     `window`: 0: no limit; w: only the last w positions.
     `sinks`: [H], for each head the score of an additional key that has no value.
+
+    With `inputs.media.visible`, a token sees that many leading tokens of its sequence, and, of
+    these, the tokens with the same number also outside the window.
     """
+    visible = None if inputs.media is None else inputs.media.visible
+    if visible is not None:
+        if sinks is not None:
+            raise ValueError("sinks: are not supported together with `visible`")
+        return _visible_attention(q, inputs, cache, heads, scale, window, visible)
 
     def hidden(position: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         after = key_positions > position
         return after | (key_positions <= position - window) if window else after
 
     return _attention(q, inputs, cache, heads, scale, hidden, None, sinks)
+
+
+def _visible_attention(
+    q: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    scale: float,
+    window: int,
+    visible: torch.Tensor,
+) -> torch.Tensor:
+    out = torch.empty_like(q)
+    for row, (begin, end) in enumerate(itertools.pairwise(inputs.query_starts.tolist())):
+        ends = visible[begin:end]
+        first = int(inputs.context_lens[row]) - (end - begin)
+
+        def hidden(
+            position: torch.Tensor,
+            key_positions: torch.Tensor,
+            ends: torch.Tensor = ends,
+            first: int = first,
+        ) -> torch.Tensor:
+            end = ends[position - first]
+            if not window:
+                return key_positions >= end
+            of_keys = torch.full_like(key_positions, -1)
+            of_keys[first:] = ends
+            passed = (key_positions <= position - window) & (of_keys != end)
+            return (key_positions >= end) | passed
+
+        one = dataclasses.replace(
+            inputs,
+            query_starts=torch.tensor([0, end - begin]),
+            context_lens=inputs.context_lens[row : row + 1],
+            block_tables=inputs.block_tables[row : row + 1],
+        )
+        out[begin:end] = _attention(q[begin:end], one, cache, heads, scale, hidden, None)
+    return out
 
 
 def bidirectional_attention(
@@ -110,11 +157,14 @@ def _inputs(
     window: int = 0,
     farthest: int = 0,
     with_sinks: bool = False,
+    blocks: Sequence[tuple[int, int, int]] = (),
 ) -> Callable[[int], dict[str, Any]]:
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         q_heads, kv_heads, dim = heads
         step = source.step(chunks, block_size)
+        if blocks:
+            step = dataclasses.replace(step, media=_media_of(step, blocks))
         bias = source.normal(q_heads, 2 * farthest + 1) if farthest else None
         sinks = None
         if with_sinks:  # from sinks with all of the weight to sinks with none
@@ -136,7 +186,22 @@ def _inputs(
     return make_inputs
 
 
+def _media_of(
+    step: StepInputs[torch.Tensor], blocks: Sequence[tuple[int, int, int]]
+) -> MediaRows[torch.Tensor]:
+    """Return media whose tokens see each other. `blocks`: the sequence, the first token in its
+    chunk and the number of tokens of each item."""
+    visible = step.positions + 1
+    for row, start, length in blocks:
+        first = int(step.query_starts[row]) + start
+        visible[first : first + length] = int(step.positions[first]) + length
+    index = torch.full_like(step.tokens, -1)
+    return MediaRows(index=index, rows=torch.zeros(1, 8), visible=visible)
+
+
 def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
+    if inputs["inputs"].media is not None:
+        return _rest_of_row(inputs, index)
     row = inputs["q"][index : index + 1]
     return {**inputs, "q": row, "inputs": single_token(inputs["inputs"], index)}
 
@@ -148,6 +213,9 @@ def _rest_of_row(inputs: Inputs, index: int) -> dict[str, Any]:
     row = int((step.query_starts[1:] <= index).sum())
     rest = slice(index, int(step.query_starts[row + 1]))
     of_row = slice(row, row + 1)
+    media = step.media
+    if media is not None and media.visible is not None:
+        media = dataclasses.replace(media, index=media.index[rest], visible=media.visible[rest])
     remaining = dataclasses.replace(
         step,
         tokens=step.tokens[rest],
@@ -156,6 +224,7 @@ def _rest_of_row(inputs: Inputs, index: int) -> dict[str, Any]:
         query_starts=torch.tensor([0, rest.stop - rest.start], dtype=torch.int32),
         context_lens=step.context_lens[of_row],
         block_tables=step.block_tables[of_row],
+        media=media,
     )
     return {**inputs, "q": inputs["q"][rest], "inputs": remaining}
 
@@ -189,6 +258,18 @@ def _sinks(
     window: int = 0,
 ) -> Case:
     return Case(f"sinks-{name}", kind, _inputs(chunks, heads, 16, dtype, window, with_sinks=True))
+
+
+def _visible(
+    name: str,
+    kind: str,
+    chunks: Sequence[tuple[int, int]],
+    heads: tuple[int, int, int],
+    blocks: Sequence[tuple[int, int, int]],
+    window: int = 0,
+) -> Case:
+    dtype = torch.float16 if kind == "f16" else torch.float32
+    return Case(f"visible-{name}", kind, _inputs(chunks, heads, 16, dtype, window, blocks=blocks))
 
 
 _MIXED = ((0, 5), (30, 1), (15, 3), (16, 1), (0, 1), (70, 20))
@@ -243,6 +324,18 @@ ATTENTION = Op(
         _sinks("decode-long", "f16", _LONG, (16, 2, 64), _F16),
         _sinks("decode-window", "f16", ((200, 1), (60, 1), (599, 1)), (16, 2, 64), _F16, 128),
         _sinks("prompt-window", "f16", ((0, 300), (137, 190)), (16, 2, 64), _F16, 128),
+        _visible("one-image", "f32", ((0, 100),), (4, 2, 32), ((0, 20, 64),)),
+        _visible(
+            "images-f16",
+            "f16",
+            ((70, 150), (0, 1), (33, 5), (99, 1)),
+            (8, 4, 64),
+            ((0, 3, 70), (0, 80, 64), (2, 0, 4)),
+        ),
+        _visible("few-long", "f16", ((500, 5), (300, 1)), (4, 1, 64), ((0, 1, 3),)),
+        _visible("window", "f32", ((60, 150), (70, 2)), (4, 2, 64), ((0, 10, 100),), 130),
+        _visible("beyond-window", "f32", ((60, 390), (70, 2)), (4, 2, 64), ((0, 10, 300),), 40),
+        _visible("wide-image", "f16", ((0, 700),), (8, 4, 256), ((0, 5, 580),), 512),
         _sinks("mixed-long", "f16", (*_LONG, (290, 70)), (8, 1, 64), _F16),
     ),
     benchmarks=tuple(
@@ -258,7 +351,7 @@ ATTENTION = Op(
     tolerance=_TOLERANCE,
     cost=_cost,
     order=("cuda", "triton", "native", "reference"),
-    native_kernels=("paged_attention", "sink_attention"),
+    native_kernels=("paged_attention", "sink_attention", "visible_attention"),
     alone=_alone,
 )
 BIDIRECTIONAL_ATTENTION = Op(

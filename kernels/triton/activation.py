@@ -6,49 +6,62 @@ from collections.abc import Callable
 
 import torch
 
-from penstock.kernels.ops.activation import GELU, GELU_MUL, GELU_TANH_MUL, SILU_MUL, TANH
+from penstock.kernels.ops.activation import (
+    GELU,
+    GELU_MUL,
+    GELU_TANH,
+    GELU_TANH_MUL,
+    QUICK_GELU,
+    SILU,
+    SILU_MUL,
+    TANH,
+)
 from penstock.kernels.registry import Impl
 from penstock.kernels.triton.compile.launch import ceil_div, launch, why_not
 from penstock.kernels.triton.language import tl, triton
 
 _BLOCK = 1024
-_SILU, _GELU_TANH, _GELU = 0, 1, 2  # activations of the gate
+_SILU, _GELU_TANH, _GELU, _TANH, _QUICK_GELU = range(5)
 
 
 @triton.jit
-def _gelu(x):
-    return x * (0.5 * (1.0 + tl.erf(x * 0.7071067811865476)))
+def _activate(x, WHICH: tl.constexpr):
+    """Return act(x). WHICH selects act: 0 is silu, 1 the tanh form of gelu, 2 gelu, 3 tanh, 4
+    x / (1 + exp(-1.702 x))."""
+    if WHICH == 2:
+        return x * (0.5 * (1.0 + tl.erf(x * 0.7071067811865476)))
+    elif WHICH == 3:
+        return 1.0 - 2.0 / (1.0 + tl.exp(2.0 * x))
+    else:
+        exponent = x
+        if WHICH == 1:
+            # gelu is x times the logistic function of 2 sqrt(2 / pi) (x + 0.044715 x^3).
+            exponent = x * (1.59576912161 + 0.07135481627 * x * x)
+        if WHICH == 4:
+            exponent = x * 1.702
+        return x / (1.0 + tl.exp(-exponent))
 
 
 @triton.jit
 def gated_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATE: tl.constexpr):
-    """Compute act(gate) * up. GATE selects act: 0 is silu, 1 the tanh form of gelu, 2 gelu."""
+    """Compute act(gate) * up. GATE selects act as in `_activate`."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
     source = gate_up + row * 2 * WIDTH + column
     gate = tl.load(source, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(source + WIDTH, mask=inside, other=0.0).to(tl.float32)
-    if GATE == 2:
-        active = _gelu(gate)
-    else:
-        exponent = gate
-        if GATE == 1:
-            # gelu is x times the logistic function of 2 sqrt(2 / pi) (x + 0.044715 x^3).
-            exponent = gate * (1.59576912161 + 0.07135481627 * gate * gate)
-        active = gate / (1.0 + tl.exp(-exponent))
-    tl.store(out + row * WIDTH + column, active * up, mask=inside)
+    tl.store(out + row * WIDTH + column, _activate(gate, GATE) * up, mask=inside)
 
 
 @triton.jit
-def plain_kernel(out, x, WIDTH: tl.constexpr, BLOCK: tl.constexpr, TANH: tl.constexpr):
-    """Compute tanh(x) if TANH, else gelu(x)."""
+def plain_kernel(out, x, WIDTH: tl.constexpr, BLOCK: tl.constexpr, WHICH: tl.constexpr):
+    """Compute act(x). WHICH selects act as in `_activate`."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
     values = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
-    active = 1.0 - 2.0 / (1.0 + tl.exp(2.0 * values)) if TANH else _gelu(values)
-    tl.store(out + row * WIDTH + column, active, mask=inside)
+    tl.store(out + row * WIDTH + column, _activate(values, WHICH), mask=inside)
 
 
 def _gated(gate: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -63,22 +76,17 @@ def _gated(gate: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return gated
 
 
-def gelu(x: torch.Tensor) -> torch.Tensor:
-    """See `Ops.gelu`. `x` is contiguous."""
-    return _plain(x, tanh=False)
+def _plain(which: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        """See `Ops.gelu`, `Ops.gelu_tanh`, `Ops.quick_gelu`, `Ops.silu` and `Ops.tanh`. `x` is
+        contiguous."""
+        tokens, width = x.shape
+        out = torch.empty_like(x)
+        grid = (tokens, ceil_div(width, _BLOCK))
+        launch(plain_kernel, grid, out, x, WIDTH=width, BLOCK=_BLOCK, WHICH=which)
+        return out
 
-
-def tanh(x: torch.Tensor) -> torch.Tensor:
-    """See `Ops.tanh`. `x` is contiguous."""
-    return _plain(x, tanh=True)
-
-
-def _plain(x: torch.Tensor, *, tanh: bool) -> torch.Tensor:
-    tokens, width = x.shape
-    out = torch.empty_like(x)
-    grid = (tokens, ceil_div(width, _BLOCK))
-    launch(plain_kernel, grid, out, x, WIDTH=width, BLOCK=_BLOCK, TANH=tanh)
-    return out
+    return plain
 
 
 silu_mul = _gated(_SILU)
@@ -86,5 +94,11 @@ silu_mul = _gated(_SILU)
 SILU_MUL.register(Impl("triton", silu_mul, why_not, invariant_kinds=("float",)))
 GELU_MUL.register(Impl("triton", _gated(_GELU), why_not, invariant_kinds=("float",)))
 GELU_TANH_MUL.register(Impl("triton", _gated(_GELU_TANH), why_not, invariant_kinds=("float",)))
-GELU.register(Impl("triton", gelu, why_not, invariant_kinds=("float",)))
-TANH.register(Impl("triton", tanh, why_not, invariant_kinds=("float",)))
+for _op, _which in (
+    (GELU, _GELU),
+    (GELU_TANH, _GELU_TANH),
+    (QUICK_GELU, _QUICK_GELU),
+    (SILU, _SILU),
+    (TANH, _TANH),
+):
+    _op.register(Impl("triton", _plain(_which), why_not, invariant_kinds=("float",)))

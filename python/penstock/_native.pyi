@@ -251,9 +251,10 @@ class Recorder:
     def __init__(
         self, kernels: KernelSet, max_tokens: int, max_rows: int, max_samples: int
     ) -> None: ...
-    def inputs(self, max_blocks: int, adapters: bool = False) -> list[PlanTensor]:
+    def inputs(self, max_blocks: int, further: Sequence[str] = ()) -> list[PlanTensor]:
         """Create the seven inputs of a step, in the order of `kernels.ops_interface.StepInputs`,
-        and with `adapters` also the five inputs of adapter groups. May be called only once."""
+        and those with the names `further` (csrc/bind/call/plan_call.h), in their order. May be
+        called only once."""
     def empty(self, like: PlanTensor, columns: int, dtype: str = "float32") -> PlanTensor:
         """Create a [rows of `like`, columns] tensor. A call must write the tensor before another
         call reads it."""
@@ -294,7 +295,7 @@ class Plan:
         context_lens: Ints,
         block_tables: Ints,
         sample_rows: Ints,
-        adapters: Sequence[Ints] = (),
+        further: Sequence[Ints] = (),
     ) -> npt.NDArray[np.float32]:
         """Run the step and return its output, a view that the next run overwrites. Releases the
         GIL for the whole step."""

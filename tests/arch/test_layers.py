@@ -29,6 +29,7 @@ ROOMS = [
     "generation",
     "store",
     "fetch",
+    "media",
     "sandbox",
     "agent",
     "llm",
@@ -44,12 +45,13 @@ ONLY = {
     "grammar": {"base", "dialog", "scheduler"},
     "store": {"base", "config", "dialog"},
     "fetch": {"base"},
+    "media": {"base", "config", "models"},
     "sandbox": {"base", "config"},
 }
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 NO_TORCH = ["base", "config", "dialog", "quant", "models", "adapters", "scheduler", "grammar",
-            "engine", "system", "text", "generation", "store", "fetch", "sandbox", "agent", "llm",
-            "api", "cli"]  # fmt: skip
+            "engine", "system", "text", "generation", "store", "fetch", "media", "sandbox",
+            "agent", "llm", "api", "cli"]  # fmt: skip
 
 
 def sources() -> list[tuple[str, Path]]:

@@ -71,6 +71,11 @@ class RandomCheckpoint:
         around = 1.0 if name.endswith("norm.weight") else 0.0
         return around + 0.3 * self._source(name).normal(size).numpy()
 
+    def flattened(self, name: str) -> Dense:
+        rows, *rest = self.tensors[name].shape
+        values = self._source(name).normal(rows, math.prod(rest)).numpy()
+        return Dense(values, "f32")
+
     def _source(self, name: str) -> RandomInputs:
         return RandomInputs(zlib.crc32(name.encode()))
 

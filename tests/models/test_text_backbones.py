@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from decoder_stepper import Stepper, load_decoder
+from safetensors.torch import load_file, save_file
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.text_backbone import (
@@ -98,6 +99,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     ),
     "Qwen2_5_VL": (MROPE, QWEN_VISION, QWEN_TOKENS | {"tie_word_embeddings": True}),
     "Qwen3VL": (MROPE, QWEN_VISION | {"deepstack_visual_indexes": [0]}, QWEN_TOKENS),
+    "Qwen3VLMoe": (
+        MROPE | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+        QWEN_VISION | {"deepstack_visual_indexes": [0]},
+        QWEN_TOKENS,
+    ),
     "SmolVLM": ({"model_type": "llama"}, VISION, {"image_token_id": 63}),
 }
 
@@ -143,6 +149,17 @@ def test_text_alone_gives_the_logits_of_transformers(name: str, tmp_path: Path) 
     torch.testing.assert_close(logits_of(tmp_path), expected_logits(model), atol=1e-4, rtol=1e-4)
 
 
+def test_experts_of_published_folders_are_transposed(tmp_path: Path) -> None:
+    model = build("Qwen3VLMoe")
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    for name in [name for name in tensors if ".experts." in name]:
+        tensors[name] = tensors[name].transpose(1, 2).contiguous()
+    save_file(tensors, file, {"format": "pt"})
+    torch.testing.assert_close(logits_of(tmp_path), expected_logits(model), atol=1e-4, rtol=1e-4)
+
+
 def test_tensor_names_of_newer_tools_are_found(tmp_path: Path) -> None:
     model = build("Gemma3")
     model.save_pretrained(tmp_path, save_original_format=False)
@@ -175,6 +192,7 @@ def test_text_keys_may_be_beside_those_of_the_images(tmp_path: Path) -> None:
         ("Qwen2VLForConditionalGeneration", transformers.Qwen2VLTextConfig),
         ("Qwen2_5_VLForConditionalGeneration", transformers.Qwen2_5_VLTextConfig),
         ("Qwen3VLForConditionalGeneration", transformers.Qwen3VLTextConfig),
+        ("Qwen3VLMoeForConditionalGeneration", transformers.Qwen3VLMoeTextConfig),
     ],
 )
 def test_a_text_config_with_only_a_model_type_gets_the_defaults_of_its_class(

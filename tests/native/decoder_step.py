@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.kernels.isa.instruction_sets import IsaSelection
 from penstock.kernels.native import NativeOps, plan_arguments
-from penstock.kernels.ops_interface import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.ops_interface import HeadNorm, LayerCache, MediaRows, StepInputs
 from penstock.kernels.weights import Affine, Dense, Linear
 
 WIDTH, FEED, VOCAB = 64, 96, 200
@@ -51,6 +51,33 @@ ONE = inputs_of([([3, 5], 23, 1)])
 LONG = inputs_of([([0, 6, 8, 9, 10, 11], 96, 96), ([7, 2, 4], 44, 4), ([1, 3, 5], 36, 36)])
 
 
+def with_media(inputs: StepInputs[Any], rows: MediaRows[Any] | None = None) -> StepInputs[Any]:
+    """Return the step with media for two thirds of its tokens. `rows`: the buffers to use."""
+    count = len(inputs.tokens)
+    random = np.random.default_rng(count)
+    places = np.arange(count, dtype=np.int32)
+    if rows is None:
+        rows = MediaRows(places, *random.normal(0, 1, (1, 50, WIDTH)).astype(np.float32))
+        rows = replace(rows, deep=(rows.rows * 2,))
+    index = random.integers(0, 50, count).astype(np.int32)
+    index[::3] = -1
+    positions = tuple(random.integers(0, POSITIONS, (3, count)).astype(np.int32))
+    media = replace(rows, index=index, rope_positions=positions, rope_rows=places)
+    if rows.visible is not None:
+        media = replace(media, visible=visible_ends(inputs))
+    return replace(inputs, media=media)
+
+
+def visible_ends(inputs: StepInputs[Any]) -> npt.NDArray[np.int32]:
+    """Return ends for which the tokens of the second half of each chunk see each other."""
+    ends = inputs.positions + 1
+    for first, last, context in zip(
+        inputs.query_starts, inputs.query_starts[1:], inputs.context_lens, strict=False
+    ):
+        ends[(first + last) // 2 : last] = context
+    return ends
+
+
 @dataclass
 class Model:
     """Packed weights and a cache. `forward` returns logits [S, VOCAB]."""
@@ -61,7 +88,13 @@ class Model:
 
     def forward(self, ops: Any, inputs: StepInputs[Any]) -> Any:
         w = self.weights
-        x = residual = ops.embedding(w["embedding"], inputs.tokens, 1.0)
+        x = ops.embedding(w["embedding"], inputs.tokens, 1.0)
+        rope, positioned = w["rope"], inputs
+        if inputs.media is not None:
+            x = ops.replace_rows(x, inputs.media.rows, inputs.media.index)
+            rope = ops.mrope_rows(rope, *inputs.media.rope_positions, w["axis"])
+            positioned = replace(inputs, positions=inputs.media.rope_rows)
+        residual = x
         for layer, cache in enumerate(self.caches):
             if layer == 0:
                 x = ops.rms_norm(x, w["norm"], 1e-5)
@@ -69,10 +102,12 @@ class Model:
                 x, residual = ops.add_rms_norm(x, residual, w["norm"], 1e-5)
             head_norm = HeadNorm(w["head_norm"], w["head_norm"], 1e-6) if layer else None
             qkv = ops.linear(x, w["qkv"])
-            q = ops.rope_cache(qkv, w["rope"], inputs, cache, HEADS, head_norm)
+            q = ops.rope_cache(qkv, rope, positioned, cache, HEADS, head_norm)
             x = ops.linear(ops.attention(q, inputs, cache, HEADS, 0.25, 0), w["output"])
             x, residual = ops.add_rms_norm(x, residual, w["norm"], 1e-5)
             x = ops.linear(ops.silu_mul(ops.linear(x, w["gate_up"])), w["down"])
+            if inputs.media is not None:
+                x = ops.add_rows(x, inputs.media.deep[0], inputs.media.index)
         x = ops.gather_rows(x, inputs.sample_rows)
         return ops.linear(x, w["head"])
 
@@ -103,6 +138,7 @@ def make_model(threads: int = 2, isa: str | IsaSelection | None = None) -> Model
         "norm": ops.constant(random.uniform(0.5, 1.5, WIDTH).astype(np.float32)),
         "head_norm": ops.constant(random.uniform(0.5, 1.5, dim).astype(np.float32)),
         "rope": ops.constant(random.uniform(-1, 1, (POSITIONS, dim)).astype(np.float32)),
+        "axis": np.arange(dim // 2, dtype=np.int32) % 3,
         "qkv": ops.pack_linear(Linear(mixed, bias)),
         "output": ops.pack_linear(Linear((dense(random, WIDTH, query * dim),))),
         "gate_up": ops.pack_linear(Linear((affine(random, 2 * FEED, WIDTH),))),
@@ -115,8 +151,8 @@ def make_model(threads: int = 2, isa: str | IsaSelection | None = None) -> Model
     return Model(ops, caches, weights)
 
 
-def record(model: Model) -> Any:
-    recorder = model.ops.recorder(MAX_TOKENS, MAX_ROWS, MAX_ROWS, MAX_BLOCKS)
+def record(model: Model, media: MediaRows[Any] | None = None) -> Any:
+    recorder = model.ops.recorder(MAX_TOKENS, MAX_ROWS, MAX_ROWS, MAX_BLOCKS, media=media)
     return recorder.finish(model.forward(recorder, recorder.inputs))
 
 

@@ -26,6 +26,8 @@ from decoder_step import (  # noqa: E402
     make_model,
     record,
     run,
+    visible_ends,
+    with_media,
 )
 
 from penstock.kernels.native import plan_arguments  # noqa: E402
@@ -46,6 +48,20 @@ def test_plan_gives_the_bits_of_the_eager_calls(threads: int, isa: str) -> None:
     for inputs, logits in zip(STEPS, expected, strict=True):
         assert np.isfinite(logits).all() and logits.std() > 0
         np.testing.assert_array_equal(run(plan, inputs), logits)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("visible", [False, True])
+def test_plan_with_media_gives_the_bits_of_the_eager_calls(threads: int, visible: bool) -> None:
+    """In blocks of rows too: a token may then be rotated by a row that another block writes."""
+    steps = [with_media(PROMPT)]
+    rows = steps[0].media
+    if visible:
+        rows = replace(rows, visible=visible_ends(PROMPT))
+    steps = [with_media(inputs, rows) for inputs in STEPS]
+    plan, model = record(make_model(threads), rows), make_model(1)
+    for inputs in steps:
+        np.testing.assert_array_equal(run(plan, inputs), model.forward(model.ops, inputs))
 
 
 def test_a_step_of_the_largest_size_after_the_smallest_and_back() -> None:

@@ -251,6 +251,7 @@ CheckedCall check_call(const KernelSet& kernels, const std::string& name,
         if (signature.tensors[i].name == "order") {
             call.adapter_slots = static_cast<const cpu::AdapterTable*>(call.object)->capacity;
         }
+        call.visible |= signature.tensors[i].name == "visible";
         if (signature.tensors[i].name == "block_tables") {
             call.cache = {symbols.evaluate("B").value().value, symbols.evaluate("P").value().value};
         }

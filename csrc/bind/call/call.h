@@ -35,6 +35,7 @@ struct CheckedCall {
     std::vector<ValueBound> bounds;
     std::vector<ValueBound> runs;
     std::optional<CacheExtent> cache; // set if the call takes the chunks of a step
+    bool visible = false;             // the call takes the tensor `visible`
     int64_t adapter_slots = 0;        // number of slots, if the call takes adapter groups
 };
 

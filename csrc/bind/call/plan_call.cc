@@ -38,16 +38,9 @@ StepSize StepPlan::measure(const PerInput<TensorView>& given) const {
     const StepSize size{of(given, StepInput::tokens).shape[0],
                         of(given, StepInput::context_lens).shape[0],
                         of(given, StepInput::sample_rows).shape[0]};
-    require_rows(given, StepInput::positions, size.tokens);
-    require_rows(given, StepInput::slots, size.tokens);
-    require_rows(given, StepInput::query_starts, size.rows + 1);
-    require_rows(given, StepInput::block_tables, size.rows);
-    if (num_inputs > num_base_inputs) {
-        require_rows(given, StepInput::adapter_slots, size.rows);
-        require_rows(given, StepInput::adapter_order, size.tokens);
-        require_rows(given, StepInput::adapter_starts, size.rows + 1);
-        require_rows(given, StepInput::sampled_order, size.samples);
-        require_rows(given, StepInput::sampled_starts, size.rows + 1);
+    for (const StepInput input : present) {
+        const Axis axis = inputs[static_cast<size_t>(input)].axis;
+        require_rows(given, input, extent(axis, size, 0));
     }
     require_at_most("tokens", size.tokens, plan.largest().tokens);
     require_at_most("context_lens", size.rows, plan.largest().rows);
@@ -58,7 +51,8 @@ StepSize StepPlan::measure(const PerInput<TensorView>& given) const {
 }
 
 void StepPlan::copy(const PerInput<TensorView>& given) {
-    for (size_t i = 0; i < num_inputs; ++i) {
+    for (const StepInput input : present) {
+        const auto i = static_cast<size_t>(input);
         const TensorView to = plan.view(inputs[i]);
         const int64_t width = given[i].rank == 2 ? given[i].shape[1] : 1;
         for (int64_t row = 0; row < to.shape[0]; ++row) {
@@ -74,10 +68,15 @@ void StepPlan::copy(const PerInput<TensorView>& given) {
 }
 
 void StepPlan::check(const StepSize& size, int64_t table_columns) {
-    for (size_t i = 0; i < num_inputs; ++i) {
+    for (const StepInput input : present) {
+        const auto i = static_cast<size_t>(input);
         if (const auto& bound = limits.below[i]) {
             check_below(plan.view(inputs[i]), extent(bound->axis, size, bound->value),
                         step_input_names[i]);
+        }
+        if (const auto& bound = limits.negative_or_below[i]) {
+            check_negative_or_below(plan.view(inputs[i]), extent(bound->axis, size, bound->value),
+                                    step_input_names[i]);
         }
     }
     constexpr auto slots = static_cast<size_t>(StepInput::slots);
@@ -102,8 +101,13 @@ void StepPlan::check(const StepSize& size, int64_t table_columns) {
     if (limits.cache) {
         TensorView tables = view(StepInput::block_tables);
         tables.shape[1] = table_columns;
-        check_chunks({view(StepInput::query_starts), view(StepInput::context_lens), tables},
-                     size.tokens, *limits.cache);
+        const ChunkViews chunks{view(StepInput::query_starts), view(StepInput::context_lens),
+                                tables};
+        check_chunks(chunks, size.tokens, *limits.cache);
+        if (limits.visible) {
+            constexpr auto visible = static_cast<size_t>(StepInput::media_visible);
+            check_visible(view(StepInput::media_visible), chunks, step_input_names[visible]);
+        }
     }
 }
 

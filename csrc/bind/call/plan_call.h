@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "bind/call/extents.h"
 #include "bind/call/value_checks.h"
@@ -21,18 +22,25 @@ enum class StepInput : uint8_t {
     context_lens,
     block_tables,
     sample_rows,
-    adapter_slots, // this and all following inputs exist only in plans with adapters
+    adapter_slots, // only in plans with adapters, like the next four
     adapter_order,
     adapter_starts,
     sampled_order,
-    sampled_starts
+    sampled_starts,
+    media_index, // only in plans with media
+    media_time,  // only in plans with three positions per token, like the next three
+    media_height,
+    media_width,
+    media_rope_rows,
+    media_visible // only in plans in which tokens see later tokens
 };
 constexpr size_t num_base_inputs = 7;
-constexpr size_t num_step_inputs = 12;
+constexpr size_t num_step_inputs = 18;
 constexpr std::array<const char*, num_step_inputs> step_input_names{
-    "tokens",        "positions",      "slots",         "query_starts",
-    "context_lens",  "block_tables",   "sample_rows",   "adapter_slots",
-    "adapter_order", "adapter_starts", "sampled_order", "sampled_starts"};
+    "tokens",        "positions",       "slots",         "query_starts",  "context_lens",
+    "block_tables",  "sample_rows",     "adapter_slots", "adapter_order", "adapter_starts",
+    "sampled_order", "sampled_starts",  "media_index",   "media_time",    "media_height",
+    "media_width",   "media_rope_rows", "media_visible"};
 
 template <class T>
 using PerInput = std::array<T, num_step_inputs>;
@@ -40,9 +48,11 @@ using PerInput = std::array<T, num_step_inputs>;
 // Limits on the values of the inputs, which follow from the recorded calls.
 struct InputLimits {
     PerInput<std::optional<Extent>> below{};
+    PerInput<std::optional<Extent>> negative_or_below{};
     std::optional<CacheExtent> cache;
     bool starts = false; // query_starts must ascend from 0 to the number of tokens
     int64_t adapter_slots = 0;
+    bool visible = false; // media_visible must fit the chunks
 };
 
 // Sets `bound` to the smaller of `bound` and `other`. All bounds of one input have the same axis.
@@ -54,7 +64,7 @@ struct StepPlan {
     PlanTensor output;
     InputLimits limits;
     bool profiling = false;
-    size_t num_inputs = num_base_inputs;
+    std::vector<StepInput> present;    // the inputs of this plan, in ascending order
     DistinctCheck check_distinct = {}; // for the KV cache slots
     DistinctCheck check_grouped = {};  // for the rows of adapter groups
 

@@ -97,7 +97,8 @@ Parameter tensor_of(std::string_view text) {
         parameter.extents.emplace_back(cut(extents, ", "));
     }
     if (text.starts_with(" below ")) {
-        parameter.below = text.substr(7);
+        parameter.or_negative = text.ends_with(" or negative");
+        parameter.below = text.substr(7, text.size() - 7 - (parameter.or_negative ? 12 : 0));
     } else if (text.starts_with(" up to ")) {
         parameter.runs_to = text.substr(7);
     } else {
@@ -130,6 +131,8 @@ struct Row {
 
 std::vector<Row> row_kernels() {
     const std::string gated = "gate_up float32 [T, 2*F]; write out float32 [T, F]";
+    const std::string indexed = "x float32 [T, W]; rows float32 [M, W]; "
+                                "index int32 [T] below M or negative; write out float32 [T, W]";
     const std::string plain = "x float32 [T, F]; write out float32 [T, F]";
     return {
         {"rms_norm", "x float32 [T, W]; weight float32 [W]; write out float32 [T, W]; real eps"},
@@ -144,9 +147,17 @@ std::vector<Row> row_kernels() {
         {"gelu_mul", gated},
         {"gelu_tanh_mul", gated},
         {"gelu", plain},
+        {"gelu_tanh", plain},
+        {"quick_gelu", plain},
+        {"silu", plain},
         {"tanh", plain},
         {"mean_rows", "x float32 [T, W]; starts int32 [R+1] up to T; write out float32 [R, W]"},
         {"l2_normalize", "x float32 [R, W]; write out float32 [R, W]"},
+        {"replace_rows", indexed},
+        {"add_rows", indexed},
+        {"mrope_rows", "table float32 [positions, 2*pairs]; time int32 [T] below positions; "
+                       "height int32 [T] below positions; width int32 [T] below positions; "
+                       "axis int32 [pairs]; write out float32 [T, 2*pairs]"},
         {"gather_rows", "x float32 [T, W]; rows int32 [S] below T; write out float32 [S, W]"},
     };
 }
@@ -205,6 +216,8 @@ std::vector<Row> attention_kernels() {
          ObjectKind::none, rope_refusal},
         {"paged_attention", partials + scalars, ObjectKind::none, attention_refusal},
         {"sink_attention", partials + "; sinks float32 [H]" + scalars, ObjectKind::none,
+         attention_refusal},
+        {"visible_attention", partials + "; visible int32 [T]" + scalars, ObjectKind::none,
          attention_refusal},
         {"bidirectional_attention", attention + scalars, ObjectKind::none, attention_refusal},
         {"biased_attention", attention + "; bias float32 [H, distances]" + scalars,

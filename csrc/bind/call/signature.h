@@ -25,6 +25,7 @@ struct Parameter {
     DTypes dtypes = 0;
     std::vector<std::string> extents; // expressions of extents.h, one per dimension
     std::string below;                // if set: the values of an integer tensor are in 0..below - 1
+    bool or_negative = false;         // with `below`: negative values are allowed too
     std::string runs_to;              // if set: the values ascend from 0 to this extent
 };
 
@@ -49,9 +50,10 @@ struct Signature {
 
 // Returns the signatures of all kernels. `text` lists the operands in the order of a call,
 // separated by "; ". A tensor is "x float32 [T, W]", with "write " or "update " in front unless it
-// is only read, and with " below V" after it if its values are in 0..V - 1, or " up to T" if they
-// ascend from 0 to T. A number is "integer window" or "real eps". Python compares the texts with
-// the signatures of the ops (kernels/signature.py).
+// is only read, and with " below V" after it if its values are in 0..V - 1 (" below V or negative"
+// if they may also be negative), or " up to T" if they ascend from 0 to T. A number is "integer
+// window" or "real eps". Python compares the texts with the signatures of the ops
+// (kernels/signature.py).
 const std::vector<Signature>& signatures();
 
 // Returns the signature of the kernel with this name, or null.

@@ -44,6 +44,17 @@ void check_below(const TensorView& values, int64_t below, const std::string& whe
     }
 }
 
+void check_negative_or_below(const TensorView& values, int64_t below, const std::string& where) {
+    const auto* value = static_cast<const int32_t*>(values.data);
+    int32_t largest = -1;
+    for (int64_t i = 0; i < values.shape[0]; ++i) {
+        largest = std::max(largest, value[i]);
+    }
+    if (largest >= below) {
+        refuse(where + ": " + std::to_string(largest) + " is not below " + std::to_string(below));
+    }
+}
+
 void DistinctCheck::operator()(const TensorView& values, const std::string& where) {
     const auto* value = static_cast<const int32_t*>(values.data);
     if (++call_ == 0) { // the 32-bit call number wrapped around
@@ -114,6 +125,24 @@ void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& c
         }
         const int64_t blocks_used = (contexts[row] + cache.block_size - 1) / cache.block_size;
         check_row_of_blocks(chunks, row, blocks_used, cache);
+    }
+}
+
+void check_visible(const TensorView& visible, const ChunkViews& chunks, const std::string& where) {
+    const auto* starts = static_cast<const int32_t*>(chunks.query_starts.data);
+    const auto* contexts = static_cast<const int32_t*>(chunks.context_lens.data);
+    const auto* ends = static_cast<const int32_t*>(visible.data);
+    for (int64_t row = 0; row < chunks.context_lens.shape[0]; ++row) {
+        int64_t own = int64_t{contexts[row]} - (starts[row + 1] - starts[row]) + 1;
+        for (int64_t token = starts[row]; token < starts[row + 1]; ++token, ++own) {
+            const int64_t before = token > starts[row] ? ends[token - 1] : 0;
+            const int64_t least = std::max(own, before);
+            if (ends[token] < least || ends[token] > contexts[row]) {
+                refuse(at(where.c_str(), token) + ": " + std::to_string(ends[token]) +
+                       " is not in " + std::to_string(least) + ".." +
+                       std::to_string(contexts[row]));
+            }
+        }
     }
 }
 

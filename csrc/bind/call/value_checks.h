@@ -14,6 +14,9 @@ namespace penstock::bind {
 // Checks that every element of `values` [n] or [m, n] int32 is in 0..below - 1.
 void check_below(const TensorView& values, int64_t below, const std::string& where);
 
+// Checks that every element of `values` [n] int32 is negative or in 0..below - 1.
+void check_negative_or_below(const TensorView& values, int64_t below, const std::string& where);
+
 // Checks that the elements of `values` [n] int32 are distinct, since otherwise two threads would
 // write to one address. The elements must have passed check_below. Keeps four bytes per value up to
 // the largest value seen.
@@ -61,5 +64,10 @@ struct ChunkViews {
 // chunk fits into its context and each context into its block table; and that the block table
 // entries of the context are blocks of the cache.
 void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& cache);
+
+// Checks that `visible` [T] int32 holds for each token of the chunks, which passed check_chunks, a
+// number from its position + 1 to the length of its context, and that the numbers of a chunk never
+// descend.
+void check_visible(const TensorView& visible, const ChunkViews& chunks, const std::string& where);
 
 } // namespace penstock::bind

@@ -8,6 +8,9 @@
 //                    reals:    scale
 //   sink_attention   as paged_attention, with 8 sinks [H] float32: exp(sinks[h]) is added to
 //                    the softmax sum
+//   visible_attention  as paged_attention, with 8 visible [T] int32: the end of the keys that each
+//                    token sees, from its own position + 1 to its context, never descending in a
+//                    chunk. Tokens with the same end also see each other outside the window
 //   bidirectional_attention  as paged_attention without partials: a token also sees the tokens
 //                    after it; with a window w, those at a distance below w
 //   biased_attention  as bidirectional_attention, with 7 bias [H, 2 M + 1] float32: bias[h, M + d]
@@ -82,9 +85,9 @@ PENSTOCK_INLINE void merge(const float* sums, float highest, float mass, int64_t
 
 // Returns the factor that turns a row's sums, weighted by 2^(score - highest), into its result. A
 // sink adds to the softmax sum but has no value.
-PENSTOCK_INLINE float share_of_sums(const Arguments& call, int64_t head, float highest,
-                                    float mass) {
-    if (!call.tensor[kSinks].data)
+PENSTOCK_INLINE float share_of_sums(const Arguments& call, const Step& step, int64_t head,
+                                    float highest, float mass) {
+    if (step.reach != Reach::back || !call.tensor[kSinks].data)
         return 1.0f / mass;
     const float sink = call.tensor[kSinks].row<float>(0)[head] * kLog2e;
     const float top = sink > highest ? sink : highest;
@@ -130,7 +133,8 @@ struct Walk {
     void span(int64_t index) {
         reset();
         const int64_t seen = step.end_visible(job.row, position + job.count - 1);
-        const int64_t begin = larger(index * kSpan, step.first_visible(position) / kTile * kTile);
+        const int64_t begin =
+            larger(index * kSpan, step.first_visible(job.row, position) / kTile * kTile);
         const int64_t end = smaller((index + 1) * kSpan, seen);
         for (int64_t tile = begin; tile < end; tile += kTile) {
             const auto next =
@@ -145,7 +149,7 @@ struct Walk {
     bool sees(int64_t row, int64_t index) const {
         const int64_t own = position + quotient(row, step.group);
         return step.end_visible(job.row, own) > index * kSpan &&
-               step.first_visible(own) < (index + 1) * kSpan;
+               step.first_visible(job.row, own) < (index + 1) * kSpan;
     }
 
     void run_all() {
@@ -165,7 +169,8 @@ struct Walk {
             float* out = task.heads_of(call.tensor[6], token);
             for (int64_t g = 0; g < step.group; ++g, sums += padded, out += step.dim) {
                 const int64_t head = job.kv_head * step.group + g;
-                write_out(sums, share_of_sums(call, head, *highest++, *mass++), step.dim, out);
+                const float share = share_of_sums(call, step, head, *highest++, *mass++);
+                write_out(sums, share, step.dim, out);
             }
         }
     }
@@ -212,7 +217,8 @@ struct Walk {
         span(job.span);
         for (int64_t i = 0; i < rows; ++i) {
             float* to = partial(call, step, step.starts[job.row] + job.first,
-                                job.span - step.first_span(position), job.kv_head * step.group + i);
+                                job.span - step.first_span(job.row, position),
+                                job.kv_head * step.group + i);
             for (int64_t d = 0; d < padded; d += kLanes) {
                 store(to + d, load(buffer.sums + i * padded + d));
             }
@@ -235,7 +241,7 @@ void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspac
     int64_t row = 0;
     while (step.starts[row + 1] <= token)
         ++row;
-    const int64_t spans = step.spans(step.chunk_position(row) + token - step.starts[row]);
+    const int64_t spans = step.spans(row, step.chunk_position(row) + token - step.starts[row]);
     const int64_t padded = round_up(step.dim, kLanes);
     float* total = static_cast<float*>(workspace.data);
     for (int64_t g = 0; g < step.group; ++g) {
@@ -245,7 +251,7 @@ void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspac
             const float* from = Walk<F32Numerics<float>>::partial(call, step, token, s, head);
             merge(from, from[padded], from[padded + 1], padded, total, highest, mass, s == 0);
         }
-        write_out(total, share_of_sums(call, head, highest, mass), step.dim,
+        write_out(total, share_of_sums(call, step, head, highest, mass), step.dim,
                   call.tensor[6].row<float>(token) + head * step.dim);
     }
 }
@@ -299,6 +305,9 @@ constexpr Kernel kAttentionKernels[] = {
      attention::workspace_bytes},
     {"sink_attention", attention::phases<attention::Reach::back>,
      attention::tasks<attention::Reach::back>, attention::run<attention::Reach::back>,
+     attention::workspace_bytes},
+    {"visible_attention", attention::phases<attention::Reach::given>,
+     attention::tasks<attention::Reach::given>, attention::run<attention::Reach::given>,
      attention::workspace_bytes},
     {"bidirectional_attention", attention::phases<attention::Reach::both>,
      attention::tasks<attention::Reach::both>, attention::run<attention::Reach::both>,

@@ -37,16 +37,20 @@ PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
     return shift;
 }
 
-// The keys that a token sees: only up to its own position, or also later keys.
-enum class Reach : uint8_t { back, both };
+// The keys that a token sees: only up to its own position, also all later keys, or those before the
+// end that the tensor `visible` gives for it.
+enum class Reach : uint8_t { back, both, given };
+
+constexpr int kVisible = 8; // index of the tensor `visible`
 
 // The shape of a step and its division into tasks.
 struct Step {
     int64_t heads, kv_heads, dim, group, window, block_size, rows, tokens;
     const int32_t *starts, *contexts;
-    int64_t max_spans; // maximum over the tokens
-    int shift;         // a task takes 1 << shift tokens
-    bool split;        // each task is one span of one token
+    const int32_t* visible; // null unless the reach is `given`
+    int64_t max_spans;      // maximum over the tokens
+    int shift;              // a task takes 1 << shift tokens
+    bool split;             // each task is one span of one token
     Reach reach;
 
     Step(const Arguments& call, Reach reach) : reach(reach) {
@@ -57,6 +61,7 @@ struct Step {
         rows = call.tensor[2].shape[0];
         starts = call.tensor[1].row<int32_t>(0);
         contexts = call.tensor[2].row<int32_t>(0);
+        visible = reach == Reach::given ? call.tensor[kVisible].row<int32_t>(0) : nullptr;
         tokens = starts[rows] - starts[0];
         shift = widest_shift(group, dim);
         while (shift > 0 && (tokens >> shift) * kv_heads < kAttentionSplitBelow)
@@ -76,17 +81,45 @@ struct Step {
     int64_t chunk_tokens(int64_t row) const { return starts[row + 1] - starts[row]; }
     // Returns the position of the first token of the row's chunk.
     int64_t chunk_position(int64_t row) const { return contexts[row] - chunk_tokens(row); }
-    int64_t first_visible(int64_t position) const {
-        return window > 0 ? larger(0, position - window + 1) : 0;
+    // Returns the first key that a token of the row sees. Tokens with the same visible end see each
+    // other, also if the window is narrower.
+    int64_t first_visible(int64_t row, int64_t position) const {
+        if (window <= 0)
+            return 0;
+        const int64_t first = larger(0, position - window + 1);
+        if (reach != Reach::given || first <= chunk_position(row))
+            return first;
+        const int32_t* ends = visible + starts[row] - chunk_position(row);
+        int64_t low = chunk_position(row), high = first;
+        if (ends[first - 1] < ends[position])
+            return first;
+        while (low < high) {
+            const int64_t middle = (low + high) / 2;
+            if (ends[middle] < ends[position]) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        return low;
     }
     // Returns the end of the keys that a token of the row sees.
     int64_t end_visible(int64_t row, int64_t position) const {
         if (reach == Reach::back)
             return position + 1;
+        if (reach == Reach::given)
+            return visible[starts[row] + position - chunk_position(row)];
         return window > 0 ? smaller(contexts[row], position + window) : contexts[row];
     }
-    int64_t first_span(int64_t position) const { return first_visible(position) / kSpan; }
-    int64_t spans(int64_t position) const { return position / kSpan + 1 - first_span(position); }
+    int64_t first_span(int64_t row, int64_t position) const {
+        return first_visible(row, position) / kSpan;
+    }
+    int64_t end_span(int64_t row, int64_t position) const {
+        return (end_visible(row, position) - 1) / kSpan + 1;
+    }
+    int64_t spans(int64_t row, int64_t position) const {
+        return end_span(row, position) - first_span(row, position);
+    }
 };
 
 // The work of one task: tokens [first, first + count) of a row's chunk, for one KV head, over spans
@@ -105,7 +138,7 @@ PENSTOCK_INLINE void for_each_row(const Step& step, Visit visit) {
         int64_t units = 0;
         if (step.split) {
             for (int64_t i = 0; i < count; ++i)
-                units += step.spans(base + i);
+                units += step.spans(row, base + i);
         } else {
             units = (count + (int64_t{1} << step.shift) - 1) >> step.shift;
         }
@@ -119,17 +152,17 @@ PENSTOCK_INLINE Job job_within(const Step& step, int64_t row, int64_t task) {
     Job job{row, 0, 1, remainder(task, step.kv_heads), 0, 0};
     int64_t unit = quotient(task, step.kv_heads);
     if (step.split) {
-        while (unit >= step.spans(base + job.first))
-            unit -= step.spans(base + job.first++);
-        job.span = step.first_span(base + job.first) + unit;
+        while (unit >= step.spans(row, base + job.first))
+            unit -= step.spans(row, base + job.first++);
+        job.span = step.first_span(row, base + job.first) + unit;
         job.span_end = job.span + 1;
         return job;
     }
     const int64_t blocks = (count + (int64_t{1} << step.shift) - 1) >> step.shift;
     job.first = (blocks - 1 - unit) << step.shift;
     job.count = smaller(count - job.first, int64_t{1} << step.shift);
-    job.span = step.first_span(base + job.first);
-    job.span_end = (step.end_visible(row, base + job.first + job.count - 1) - 1) / kSpan + 1;
+    job.span = step.first_span(row, base + job.first);
+    job.span_end = step.end_span(row, base + job.first + job.count - 1);
     return job;
 }
 

@@ -45,7 +45,7 @@ struct Task {
     // Return the first and the end of the keys that the block's token i sees, within the 64 keys
     // from `tile` on.
     int visible_from(int64_t i, int64_t tile) const {
-        return static_cast<int>(larger(0, step.first_visible(position + i) - tile));
+        return static_cast<int>(larger(0, step.first_visible(job.row, position + i) - tile));
     }
     int visible_to(int64_t i, int64_t tile) const {
         return static_cast<int>(smaller(kTile, step.end_visible(job.row, position + i) - tile));
@@ -84,10 +84,10 @@ struct Task {
         if (next >= seen) {
             if (job.kv_head + 1 == step.kv_heads)
                 return pieces;
-            next = step.first_visible(position) / kTile * kTile, head = 1;
+            next = step.first_visible(job.row, position) / kTile * kTile, head = 1;
         }
         const int64_t end = smaller(next + kTile, seen);
-        const int64_t begin = larger(next, step.first_visible(position)) / unit * unit;
+        const int64_t begin = larger(next, step.first_visible(job.row, position)) / unit * unit;
         const auto add = [&](const Element* start) {
             pieces.start[pieces.count++] = reinterpret_cast<const char*>(start);
         };

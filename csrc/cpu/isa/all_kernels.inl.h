@@ -12,6 +12,7 @@
 #include "cpu/ops/experts.inl.h"
 #include "cpu/ops/gather.inl.h"
 #include "cpu/ops/layer_norm.inl.h"
+#include "cpu/ops/media.inl.h"
 #include "cpu/ops/pooling.inl.h"
 #include "cpu/ops/rms_norm.inl.h"
 #include "cpu/ops/rope.inl.h"
@@ -25,7 +26,8 @@ namespace {
 constexpr KernelTable kTable{{kQuantizeKernels, kLinearAffineKernels, kLinearDenseKernels,
                               kEmbeddingKernels, kNormKernels, kRopeKernels, kAttentionKernels,
                               kActivationKernels, kAdjustKernels, kSamplingKernels, kGatherKernels,
-                              kLayerNormKernels, kPoolingKernels, kLoraKernels, kExpertKernels}};
+                              kLayerNormKernels, kPoolingKernels, kLoraKernels, kExpertKernels,
+                              kMediaKernels}};
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_ISA

@@ -2,10 +2,11 @@
 //
 //   silu_mul       tensors: gate_up [T, 2 F] (gate, then up), out [T, F]; float32
 //   gelu_mul, gelu_tanh_mul  likewise
-//   gelu, tanh     tensors: x [T, F], out [T, F]; float32
+//   gelu, gelu_tanh, quick_gelu, silu, tanh  tensors: x [T, F], out [T, F]; float32
 //
 // silu(g) = g / (1 + exp(-g)). gelu(x) = x Phi(x) with the normal distribution function Phi;
-// gelu_tanh approximates gelu by a tanh. Elements are independent; rows may be strided.
+// gelu_tanh approximates gelu by a tanh; quick_gelu(x) = x / (1 + exp(-1.702 x)). Elements are
+// independent; rows may be strided.
 #pragma once
 
 #include "cpu/row_tasks.inl.h"
@@ -57,6 +58,13 @@ struct Gelu {
     }
 };
 
+struct QuickGelu {
+    template <class Vector>
+    PENSTOCK_INLINE Vector of(Vector x) {
+        return x / (broadcast(1.0f) + exp(x * broadcast(-1.702f)));
+    }
+};
+
 struct Tanh {
     template <class Vector>
     PENSTOCK_INLINE Vector of(Vector x) {
@@ -105,6 +113,12 @@ constexpr Kernel kActivationKernels[] = {
     {"gelu_tanh_mul", one_phase, activation::tasks, activation::run<activation::GeluTanh, true>,
      no_workspace, true},
     {"gelu", one_phase, activation::tasks, activation::run<activation::Gelu, false>, no_workspace,
+     true},
+    {"gelu_tanh", one_phase, activation::tasks, activation::run<activation::GeluTanh, false>,
+     no_workspace, true},
+    {"quick_gelu", one_phase, activation::tasks, activation::run<activation::QuickGelu, false>,
+     no_workspace, true},
+    {"silu", one_phase, activation::tasks, activation::run<activation::Silu, false>, no_workspace,
      true},
     {"tanh", one_phase, activation::tasks, activation::run<activation::Tanh, false>, no_workspace,
      true},

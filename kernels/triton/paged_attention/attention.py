@@ -23,9 +23,14 @@ from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.paged_attention.attention_tile import (
     attend,
     begin_softmax,
+    limit_visible,
     load_queries,
 )
-from penstock.kernels.triton.paged_attention.decode_attention import decode_attention, decode_tokens
+from penstock.kernels.triton.paged_attention.decode_attention import (
+    decode_attention,
+    decode_tokens,
+    visible_of,
+)
 
 
 @triton.jit
@@ -56,6 +61,7 @@ def attention_kernel(
     value_scales,
     bias,
     sinks,
+    visible,
     starts,
     contexts,
     tables,
@@ -79,11 +85,13 @@ def attention_kernel(
     SCALED: tl.constexpr,
     BIASED: tl.constexpr,
     SINKS: tl.constexpr,
+    VISIBLE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """Compute attention for one tile of a chunk of more than `shorter` tokens. BOTH: a token also
     sees later tokens. BIASED: scores get a bias by distance; distances beyond `farthest` have the
-    bias of `farthest`. SINKS: each head has a sink, a score without a value."""
+    bias of `farthest`. SINKS: each head has a sink, a score without a value. VISIBLE: a token sees
+    the keys before `visible` [T], see `limit_visible`."""
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -111,6 +119,12 @@ def attention_kernel(
             last = tl.where(window > 0, tl.minimum(last + window - 1, context), context)
             reach = tl.where(window > 0, position + window - 1, context)
         oldest = tl.where(window > 0, tl.maximum(context - (end - first) - window + 1, 0), 0)
+        if VISIBLE:
+            position, reach = limit_visible(visible, start, token, present, position, window)
+            clear = tl.load(visible + first)
+            last = tl.load(visible + tl.minimum(first + TOKENS, end) - 1)
+            seen = tl.min(tl.where(present, position, context), axis=0) - window + 1
+            oldest = tl.where(window > 0, tl.maximum(seen, 0), 0)
         # Keys at the far end of a window are masked for later tokens of the tile.
         shown = tl.where(window > 0, tl.maximum(last - window + 1, 0), 0)
         begin = oldest // BLOCK_N * BLOCK_N
@@ -154,6 +168,7 @@ def prefill_attention(
     shared = q_heads // kv_heads
     tokens, rows = q.shape[0], inputs.context_lens.shape[0]
     scaled = cache.key_scales is not None
+    visible = visible_of(inputs, sinks)
     if (q if scaled else cache.keys).dtype == torch.float32:
         # Without tensor cores, larger tiles would need too many registers.
         block_m, warps = max(16, power_of_two(shared)), 8
@@ -170,6 +185,7 @@ def prefill_attention(
         *((cache.key_scales, cache.value_scales) if scaled else (out, out)),
         out if bias is None else bias,
         out if sinks is None else sinks,
+        out if visible is None else visible,
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
         *(rows, inputs.block_tables.shape[1]),
         *(part.stride(0) // ALIGNED_ELEMENTS for part in (cache.keys, cache.values)),
@@ -188,6 +204,7 @@ def prefill_attention(
         SCALED=int(scaled),
         BIASED=int(bias is not None),
         SINKS=int(sinks is not None),
+        VISIBLE=int(visible is not None),
         UPCAST=int(BF16_IS_BROKEN and torch.bfloat16 in (q.dtype, cache.keys.dtype)),
     )
 

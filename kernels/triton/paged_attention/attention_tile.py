@@ -41,6 +41,23 @@ def begin_softmax(sinks, head, present, is_first, SINKS: tl.constexpr, BLOCK_M: 
 
 
 @triton.jit
+def limit_visible(visible, start, token, present, position, window):
+    """Return (position, reach) [rows] for tokens that see the keys before `visible` [T]: the last
+    key that each sees, and the position from which its window counts. A window is widened to the
+    first token of the chunk, which starts at token `start`, with the same number."""
+    end = tl.load(visible + token, mask=present, other=0)
+    if window > 0:
+        low, high = start + token * 0, token
+        for _ in range(24):  # bisection: a step has fewer than 2^24 tokens
+            middle = (low + high) // 2
+            before = tl.load(visible + middle, mask=present & (low < high), other=0) < end
+            high = tl.where(before, high, middle)
+            low = tl.where(before & (low < high), middle + 1, low)
+        position = tl.minimum(position, position - (token - low) + window - 1)
+    return position, end - 1
+
+
+@triton.jit
 def attend(
     query,
     top,

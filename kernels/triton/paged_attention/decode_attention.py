@@ -22,6 +22,7 @@ from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.paged_attention.attention_tile import (
     attend,
     begin_softmax,
+    limit_visible,
     load_queries,
     split_tokens,
 )
@@ -85,6 +86,7 @@ def decode_attention_kernel(
     key_scales,
     value_scales,
     sinks,
+    visible,
     starts,
     contexts,
     tables,
@@ -110,6 +112,7 @@ def decode_attention_kernel(
     PARTS: tl.constexpr,
     SCALED: tl.constexpr,
     SINKS: tl.constexpr,
+    VISIBLE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """Compute attention for the units of the list; the last program of a row combines its splits.
@@ -118,6 +121,7 @@ def decode_attention_kernel(
     `stats: [units, K, lanes, 2]`: float32 highest score and sum of weights of each part.
     `arrived: [R, K]`: int32 number of finished splits, zero before and after the launch.
     SINKS: each head has a sink, which is counted in the first split of a row.
+    VISIBLE: a token sees the keys before `visible` [T], see `limit_visible`.
     """
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     lane, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
@@ -141,6 +145,9 @@ def decode_attention_kernel(
         if SCALED:
             scale *= tl.load(key_scales + kv_head)
         position = context - (end - token)
+        reach = position
+        if VISIBLE:
+            position, reach = limit_visible(visible, start, token, present, position, window)
         last = tl.minimum((split + 1) * size, context)
         begin = tl.maximum(split * size, oldest // BLOCK_N * BLOCK_N)
         table = tables + row.to(tl.int64) * table_width
@@ -150,7 +157,7 @@ def decode_attention_kernel(
         for base in range(begin, last, BLOCK_N):
             top, mass, total = attend(
                 query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
-                base, last, position, position, present, scale, window, 0, 0,
+                base, last, position, reach, present, scale, window, 0, 0,
                 DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True, False,
             )  # fmt: skip
         if SCALED:
@@ -181,6 +188,14 @@ def decode_attention_kernel(
                 tl.atomic_xchg(arrived + row * KV_HEADS + kv_head, 0)
 
 
+def visible_of(inputs: StepInputs[torch.Tensor], sinks: torch.Tensor | None) -> torch.Tensor | None:
+    """Return `inputs.media.visible`, or None. Raises ValueError if there are sinks too."""
+    visible = None if inputs.media is None else inputs.media.visible
+    if visible is not None and sinks is not None:
+        raise ValueError("sinks: are not supported together with `visible`")
+    return visible
+
+
 def decode_attention(
     out: torch.Tensor,
     q: torch.Tensor,
@@ -199,12 +214,14 @@ def decode_attention(
     lanes = shared * (1 if one_token else decode_tokens(heads))
     work: AttentionWork = work_of(inputs, heads, window, lanes // shared, cache.values.shape[2])
     scaled = cache.key_scales is not None
+    visible = visible_of(inputs, sinks)
     launch(
         decode_attention_kernel,
         (_PROGRAMS_AN_SM * work.multiprocessors,),
         *(out, q, cache.keys, cache.values),
         *((cache.key_scales, cache.value_scales) if scaled else (out, out)),
         out if sinks is None else sinks,
+        out if visible is None else visible,
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
         *(work.units, work.count, work.parts, work.stats, work.arrived),
         inputs.block_tables.shape[1],
@@ -222,5 +239,6 @@ def decode_attention(
         PARTS=_PARTS_A_TILE,
         SCALED=int(scaled),
         SINKS=int(sinks is not None),
+        VISIBLE=int(visible is not None),
         UPCAST=int(BF16_IS_BROKEN and torch.bfloat16 in (q.dtype, cache.keys.dtype)),
     )

@@ -1,6 +1,7 @@
-"""Stores the files of a request and replaces them by text previews.
+"""Stores the files of a request and replaces them by media or text previews.
 
-A file part becomes a text that names the file and, for a text file, shows its beginning. Base64 and
+A file that is an image, recording or video becomes a media part if the model reads that kind. Any
+other file becomes a text that names the file and, for a text file, shows its beginning. Base64 and
 binary content never reach the context.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import codecs
 import mimetypes
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from penstock.base.errors import InvalidRequest, NotFound
-from penstock.dialog import File, GenerateRequest, Message, Part, Text
+from penstock.dialog import Audio, File, GenerateRequest, Image, Message, Part, Text, Video
+from penstock.media.formats import kind_of
+from penstock.models.media.prepared import MediaKind
 from penstock.store.client_names import NO_NAME, safe_name
 from penstock.store.records import FileSource, NewFile, StoredFile
 
@@ -40,6 +43,11 @@ SOURCE: Final = FileSource("input_file")
 MAX_SHOWN_CHARS: Final = 80
 # The media type from the client becomes an HTTP header when the file is downloaded.
 _MEDIA_TYPE: Final = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
+MEDIA_PARTS: Final[Mapping[MediaKind, type[Image | Audio | Video]]] = {
+    "image": Image,
+    "audio": Audio,
+    "video": Video,
+}
 # Control characters that text files may have. A file with any other control character is binary.
 IN_TEXT: Final = frozenset("\t\n\r\f\v\x1b")
 
@@ -61,48 +69,56 @@ class UrlFetcher(Protocol):
 
 
 class Attachments:
-    """Replaces the file parts of requests by text previews."""
+    """Replaces the file parts of requests by media and text previews."""
 
     def __init__(self, files: FileStore, fetcher: UrlFetcher) -> None:
         self._files = files
         self._fetcher = fetcher
 
-    async def attach(self, request: GenerateRequest) -> GenerateRequest:
-        """Store files given inline or by URL, and return the request with text previews in place of
-        file parts and with the ids of its files.
+    async def attach(
+        self, request: GenerateRequest, kinds: Collection[MediaKind] = ()
+    ) -> GenerateRequest:
+        """Store files given inline or by URL, and return the request with media and text previews
+        in place of file parts and with the ids of its files.
+
+        `kinds`: the kinds of media that the model reads.
 
         Raises NotFound (`file_not_found`) for an unknown id, InvalidRequest for too many files, and
         the errors of the fetcher and the store.
         """
         keep = _Stored(self._files, request.session or request.container)
-        shown = await self._shown(request, keep)
+        shown = await self._shown(request, kinds, keep)
         return msgspec.structs.replace(shown, file_ids=tuple(dict.fromkeys(keep.ids)))
 
-    async def preview(self, request: GenerateRequest) -> GenerateRequest:
-        """Return the request with text previews in place of file parts, without storing files. Used
-        for counting tokens."""
-        return await self._shown(request, None)
+    async def preview(
+        self, request: GenerateRequest, kinds: Collection[MediaKind] = ()
+    ) -> GenerateRequest:
+        """Return the request with media and text previews in place of file parts, without storing
+        files. Used for counting tokens."""
+        return await self._shown(request, kinds, None)
 
-    async def _shown(self, request: GenerateRequest, keep: _Stored | None) -> GenerateRequest:
-        budget = _Budget()
+    async def _shown(
+        self, request: GenerateRequest, kinds: Collection[MediaKind], keep: _Stored | None
+    ) -> GenerateRequest:
+        budget = _Budget(kinds)
         messages = []
         for index, message in enumerate(request.messages or ()):
             parts: list[Part] = []
             for number, part in enumerate(message.parts):
                 if isinstance(part, File):
                     where = request.part_path(index, number)
-                    part = await self._text(part, where, budget, keep)
+                    part = await self._part(part, where, budget, keep)
                 parts.append(part)
             messages.append(Message(message.role, tuple(parts), message.name))
         return msgspec.structs.replace(request, messages=tuple(messages))
 
-    async def _text(self, part: File, where: str, budget: _Budget, keep: _Stored | None) -> Text:
+    async def _part(self, part: File, where: str, budget: _Budget, keep: _Stored | None) -> Part:
         budget.count_file(where)
         if part.file_id is not None:
-            text = await self._of_stored(part.file_id, where, budget)
+            shown = await self._of_stored(part.file_id, where, budget)
             if keep is not None:
                 keep.ids.append(part.file_id)
-            return text
+            return shown
         if part.url is not None:
             fetched = await self._fetcher.fetch(part.url, field=where)
             budget.count_fetched(len(fetched.data), where)
@@ -115,9 +131,12 @@ class Attachments:
         known = _Known.of(name, mime_type, beginning is not None, len(data))
         if keep is not None:
             await keep.create(known, data)
+        kind = budget.media_kind(data, known) if beginning is None else None
+        if kind is not None:
+            return MEDIA_PARTS[kind](data=data, mime_type=known.mime_type)
         return budget.show(known, beginning)
 
-    async def _of_stored(self, file_id: str, where: str, budget: _Budget) -> Text:
+    async def _of_stored(self, file_id: str, where: str, budget: _Budget) -> Part:
         stored = await self._files.get(file_id)
         if stored is None:
             raise NotFound(
@@ -126,16 +145,25 @@ class Attachments:
                 code="file_not_found",
             )
         known = _Known(stored.name, stored.mime_type, stored.size_bytes)
-        beginning = None if stored.elided else text_of(await self._beginning(file_id))
-        return budget.show(known, beginning)
+        if stored.elided:
+            return budget.show(known, None)
+        head = await self._beginning(file_id, HEAD_BYTES)
+        beginning = text_of(head)
+        kind = budget.media_kind(head, known) if beginning is None else None
+        if kind is None:
+            return budget.show(known, beginning)
+        budget.count_fetched(stored.size_bytes, where)
+        data = await self._beginning(file_id, stored.size_bytes)
+        return MEDIA_PARTS[kind](data=data, mime_type=known.mime_type)
 
-    async def _beginning(self, file_id: str) -> bytes:
-        """Return the beginning of a stored file, with at least as many bytes as `text_of` reads."""
+    async def _beginning(self, file_id: str, size_bytes: int) -> bytes:
+        """Return the beginning of a stored file, with more than `size_bytes` bytes if it has as
+        many."""
         head = bytearray()
         async with aclosing(await self._files.open(file_id)) as pieces:
             async for piece in pieces:
                 head += piece
-                if len(head) > HEAD_BYTES:
+                if len(head) > size_bytes:
                     break
         return bytes(head)
 
@@ -203,13 +231,15 @@ class _Stored:
 
 @dataclass(slots=True)
 class _Budget:
-    """Limits the files of one request.
+    """Decides how the files of one request are shown, within the limits of a request.
 
+    - `kinds`: the kinds of media that the model reads.
     - `left_chars`: characters left for further previews.
     - `num_files`: number of files so far.
-    - `fetched_bytes`: bytes of fetched files so far.
+    - `fetched_bytes`: bytes of fetched files and of stored media so far.
     """
 
+    kinds: Collection[MediaKind]
     left_chars: int = MAX_REQUEST_CHARS
     num_files: int = 0
     fetched_bytes: int = 0
@@ -227,6 +257,14 @@ class _Budget:
                 field=where,
                 code="url_too_large",
             )
+
+    def media_kind(self, data: bytes, known: _Known) -> MediaKind | None:
+        """Return the kind of media as which the model reads a binary file, None if it does not.
+        `data`: at least its first bytes."""
+        kind = kind_of(data)
+        if kind == "video" and known.mime_type.startswith("audio/"):
+            kind = "audio"
+        return kind if kind in self.kinds else None
 
     def show(self, known: _Known, beginning: str | None) -> Text:
         """Return the text that replaces a file. `beginning`: the start of a text file, None for a

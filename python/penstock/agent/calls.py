@@ -22,6 +22,7 @@ from penstock.dialog import (
     Event,
     FileProduced,
     GenerateRequest,
+    Image,
     ToolActivity,
     ToolCall,
     ToolCalling,
@@ -53,6 +54,7 @@ class CallRunner:
 
     - `tools`: name -> tool.
     - `session`, `container`: ids of the session and of its container.
+    - `max_images`: number of images of a result that the model sees; 0 if it reads no images.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class CallRunner:
         *,
         session: str,
         container: str,
+        max_images: int = 0,
     ) -> None:
+        self._max_images = max_images
         self._tools = tools
         self._permissions = permissions
         self._outputs = outputs
@@ -154,6 +158,7 @@ class CallRunner:
             activity=outcome.activity,
             result=ToolResult(one.call.id, result, one.call.name, outcome.is_error),
             files=files,
+            images=tuple(Image(data=data) for data in outcome.images[: self._max_images]),
         )
 
     async def _outcome(self, request: GenerateRequest, round: int, one: _Call) -> ToolOutcome:

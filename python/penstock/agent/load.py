@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from penstock.adapters.view import AdapterView
 from penstock.agent.loop import AgentLoop, FileAttachments
+from penstock.agent.model_media import MediaAccess, ModelMedia
 from penstock.agent.sessions import SessionStore
 from penstock.agent.tool_provider import ToolProvider
 from penstock.dialog import Sampling
@@ -24,23 +25,30 @@ from penstock.generation import Generator
 from penstock.generation.embeddings.embeddings import EmbeddingRunner
 from penstock.generation.embeddings.reranking import RerankRunner
 from penstock.generation.speech.speech import SpeechRunner
+from penstock.generation.transcription.transcriber import Transcriber
 from penstock.models.embedding.rerankers import load_rerank_parts
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_kind import model_kind
 from penstock.models.loader.model_loader import load_embedding_parts, load_text_parts
 from penstock.models.loader.sampling_defaults import SamplingDefaults, sampling_defaults
+from penstock.models.whisper.folder import whisper_spec
+from penstock.models.whisper.loader import load_whisper_parts
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Runners:
-    """The runner of one model. Exactly one of the fields is set."""
+    """The runner of one model. Exactly one of the fields except `media` is set.
+
+    - `media`: the media of requests, None for a model that reads text only.
+    """
 
     generator: AgentLoop | None = None
     embedder: EmbeddingRunner | None = None
     reranker: RerankRunner | None = None
     speaker: SpeechRunner | None = None
+    media: ModelMedia | None = None
 
     def must_generate(self) -> AgentLoop:
         """Return the generator. Raises InvalidRequest (`unsupported_model`) if the model has none;
@@ -61,10 +69,12 @@ class Runners:
         """The default sampling parameters, None for a model that generates no text."""
         return None if self.generator is None else self.generator.sampling_defaults
 
-    def close(self) -> None:
-        """Stop the generator's child processes. May be called again. Does not close the engine."""
+    async def close(self) -> None:
+        """Stop the child processes of the model. May be called again. Does not close the engine."""
         if self.generator is not None:
             self.generator.close()
+        if self.media is not None:
+            await self.media.close()
 
     def _must(self, runner: _T | None, refusal: str) -> _T:
         if runner is not None:
@@ -80,11 +90,13 @@ class SharedState:
     - `attachments`: stores the files of requests, None to refuse requests with files.
     - `sessions`: the stored sessions, None to ignore session ids.
     - `tools`: chooses the server tools of requests, None to run none.
+    - `media`: the settings and the fetcher for media in requests.
     """
 
     attachments: FileAttachments | None = None
     sessions: SessionStore | None = None
     tools: ToolProvider | None = None
+    media: MediaAccess = field(default_factory=MediaAccess)
 
 
 NO_STATE = SharedState()
@@ -114,10 +126,24 @@ def load_runners(
             return Runners(embedder=EmbeddingRunner.load(engine, parts, adapters))
         case "speech":
             return Runners(speaker=SpeechRunner(engine))
+        case "transcription":
+            return _load_transcriber(files, engine, state)
         case "text" | "image":
             pass
     text_parts = load_text_parts(files)
     defaults = sampling_defaults(files, text_parts.generation_defaults, sampling)
-    generator = Generator.load(engine, text_parts, tool_syntax, adapters, defaults)
+    media = ModelMedia.load(files, state.media)
+    loader = None if media is None else media.loader
+    generator = Generator.load(engine, text_parts, tool_syntax, adapters, defaults, loader)
     loop = AgentLoop(generator, state.attachments, sessions=state.sessions, tools=state.tools)
-    return Runners(loop)
+    return Runners(loop, media=media)
+
+
+def _load_transcriber(files: ModelFiles, engine: Engine, state: SharedState) -> Runners:
+    """Return the runner of a model that transcribes speech. It calls no tools."""
+    media = ModelMedia.load(files, state.media)
+    assert media is not None, "a model that transcribes reads audio"
+    spec = whisper_spec(files.path)
+    parts = load_whisper_parts(files, spec)
+    transcriber = Transcriber.load(engine, parts, spec, media.loader)
+    return Runners(AgentLoop(transcriber, state.attachments, sessions=state.sessions), media=media)

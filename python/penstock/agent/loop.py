@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Collection
 from contextlib import aclosing
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -18,17 +18,40 @@ from penstock.agent.workspace import container_id
 from penstock.base.errors import ServiceError
 from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, RunFailed
-from penstock.generation import Generator
 from penstock.models.loader.sampling_defaults import SamplingDefaults
+from penstock.models.media.prepared import MediaKind
+
+MAX_RESULT_IMAGES: Final = 4
+"""Images of the result of one server tool call that the model sees."""
 
 
 class FileAttachments(Protocol):
-    """The methods of `attachments.Attachments`, which replaces file parts by texts. Embedded use
-    has no attachments and does not import that module."""
+    """The methods of `attachments.Attachments`, which replaces file parts by media and texts.
+    Embedded use has no attachments and does not import that module."""
 
-    def attach(self, request: GenerateRequest) -> Awaitable[GenerateRequest]: ...
+    def attach(
+        self, request: GenerateRequest, kinds: Collection[MediaKind]
+    ) -> Awaitable[GenerateRequest]: ...
 
-    def preview(self, request: GenerateRequest) -> Awaitable[GenerateRequest]: ...
+    def preview(
+        self, request: GenerateRequest, kinds: Collection[MediaKind]
+    ) -> Awaitable[GenerateRequest]: ...
+
+
+class TextGenerator(Protocol):
+    """The methods of `Generator` that the agent loop uses. A transcriber has them too."""
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults | None: ...
+
+    @property
+    def media_kinds(self) -> tuple[MediaKind, ...]: ...
+
+    def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]: ...
+
+    async def count(self, request: GenerateRequest) -> int: ...
+
+    def close(self) -> None: ...
 
 
 class AgentLoop:
@@ -41,7 +64,7 @@ class AgentLoop:
 
     def __init__(
         self,
-        generator: Generator,
+        generator: TextGenerator,
         attachments: FileAttachments | None = None,
         *,
         sessions: SessionStore | None = None,
@@ -76,20 +99,21 @@ class AgentLoop:
         return self._generator.run(request)
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
-        """Store the files of a request and return the request with texts in place of the files.
+        """Store the files of a request and return the request with media and texts in place of the
+        files.
 
         `run` also does this; the method is for callers that store the conversation. Raises
         ServiceError.
         """
         if self._attachments is None or not self._needs_attaching(request):
             return request
-        return await self._attachments.attach(request)
+        return await self._attachments.attach(request, self._generator.media_kinds)
 
     async def count(self, request: GenerateRequest) -> int:
         """Return the number of tokens in the prompt of a request, without storing its files. Raises
         ServiceError."""
         if self._attachments is not None and self._needs_attaching(request):
-            request = await self._attachments.preview(request)
+            request = await self._attachments.preview(request, self._generator.media_kinds)
         if self._tools is not None and self._tools.applies(request):
             self._tools.check(request)
             toolbox, _ = await self._tools.toolbox(request, "", "")
@@ -159,6 +183,7 @@ class AgentLoop:
             sources.observer,
             session=session,
             container=container,
+            max_images=MAX_RESULT_IMAGES if "image" in self._generator.media_kinds else 0,
         )
         limits = (request.limits.max_rounds, settings.max_tool_rounds, MAX_ROUNDS)
         return ToolRounds(

@@ -15,8 +15,10 @@ import msgspec
 
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import (
+    Audio,
     Event,
     GenerateRequest,
+    Image,
     Message,
     Part,
     PartEnded,
@@ -25,6 +27,7 @@ from penstock.dialog import (
     ToolCall,
     ToolCompleted,
     ToolRun,
+    Video,
 )
 from penstock.dialog.transcript import answer_messages
 
@@ -164,12 +167,13 @@ def _hidden(message: Message) -> bool:
     return message.role == "tool" or (message.role == "assistant" and not _text(message))
 
 
-def _seen(message: Message) -> tuple[str, str]:
-    """Return the key by which a stored and a sent message are compared."""
+def _seen(message: Message) -> tuple[str, str, tuple[Part, ...]]:
+    """Return the key by which a stored and a sent message are compared: role, text and media."""
     if message.role == "tool":
-        return "tool", "".join(getattr(part, "call_id", "") for part in message.parts)
+        return "tool", "".join(getattr(part, "call_id", "") for part in message.parts), ()
     calls = "".join(getattr(part, "id", "") for part in message.parts)
-    return message.role, _text(message) or calls
+    media = tuple(part for part in message.parts if isinstance(part, Image | Audio | Video))
+    return message.role, _text(message) or calls, media
 
 
 def _text(message: Message) -> str:

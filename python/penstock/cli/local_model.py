@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from penstock.adapters.view import AdapterView
 from penstock.agent import AgentLoop, SharedState, load_runners
 from penstock.agent.in_memory import MemoryApprovals, MemoryFiles
+from penstock.agent.lazy_fetcher import LazyFetcher
+from penstock.agent.model_media import MediaAccess
 from penstock.agent.server_tools import ServerTools
 from penstock.base.errors import ModelError
 from penstock.cli.pull import fetch_model
@@ -73,13 +75,16 @@ def local_model(
             if adapters is not None:
                 loop.run_until_complete(adapters.preload())
             sampling = operator_sampling(settings)
-            state = SharedState() if tools is None else SharedState(tools=tools.provider)
+            provider = None if tools is None else tools.provider
+            state = SharedState(tools=provider, media=MediaAccess(fetcher=LazyFetcher()))
             runners = load_runners(files, engine, settings.tool_call_parser, live, sampling, state)
             if runners.generator is None:
                 raise ModelError(NO_TEXT)
             answers = runners.generator
-            with contextlib.closing(answers):
+            try:
                 yield loop, LocalModel(engine.info.model_id, engine, answers, live, approvals)
+            finally:
+                loop.run_until_complete(runners.close())
         finally:
             loop.run_until_complete(_cancel_all(loop))
             if tools is not None:

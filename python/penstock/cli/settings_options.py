@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from penstock.cli.agent_setting_options import AGENT_OPTIONS, SANDBOX_OPTIONS, SEARCH_OPTIONS
+from penstock.cli.media_setting_options import MEDIA_OPTIONS
 from penstock.cli.setting_option import SettingOption, in_panel
 from penstock.config import (
     CPU_STEP_SIZES,
@@ -19,6 +20,7 @@ from penstock.config import (
     AgentSettings,
     EngineSettings,
     LoraSettings,
+    MediaSettings,
     SandboxSettings,
     SearchSettings,
     ServerSettings,
@@ -46,6 +48,14 @@ def _by_device(size: Literal["max_num_seqs", "max_num_batched_tokens"]) -> str:
 ENGINE_OPTIONS: Final = (
     *in_panel(
         MODEL_PANEL,
+        SettingOption(
+            "mmproj",
+            ("--mmproj",),
+            str,
+            "GGUF file with the image and audio encoders of a GGUF model; off: text only.",
+            "a *mmproj*.gguf file beside the model",
+            "FILE|off",
+        ),
         SettingOption(
             "dtype",
             ("--dtype",),
@@ -137,6 +147,14 @@ ENGINE_OPTIONS: Final = (
             "CPU memory for KV blocks evicted from a GPU's prefix cache, such as 16GiB.",
             "0, which is off",
             "SIZE",
+        ),
+        SettingOption(
+            "encoder_cache_mb",
+            ("--encoder-cache-memory",),
+            str,
+            "Memory for the embeddings of images, audio and video, such as 1GiB; a plain number is"
+            " in MiB.",
+            metavar="SIZE",
         ),
         SettingOption(
             "kv_cache_dtype",
@@ -443,6 +461,7 @@ STORE_OPTIONS: Final = in_panel(
 SERVE_OPTIONS: Final = (
     *SERVER_OPTIONS,
     *STORE_OPTIONS,
+    *MEDIA_OPTIONS,
     *AGENT_OPTIONS,
     *SEARCH_OPTIONS,
     *SANDBOX_OPTIONS,
@@ -454,6 +473,7 @@ DEFAULTS: Final[tuple[tuple[tuple[SettingOption, ...], msgspec.Struct], ...]] = 
     (ENGINE_OPTIONS, EngineSettings()),
     (SERVER_OPTIONS, ServerSettings()),
     (STORE_OPTIONS, StoreSettings()),
+    (MEDIA_OPTIONS, MediaSettings()),
     (AGENT_OPTIONS, AgentSettings()),
     (SEARCH_OPTIONS, SearchSettings()),
     (SANDBOX_OPTIONS, SandboxSettings()),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from penstock.cli.agent_setting_options import AGENT_OPTIONS, SANDBOX_OPTIONS, SEARCH_OPTIONS
+from penstock.cli.media_setting_options import MEDIA_OPTIONS
 from penstock.cli.setting_option import SettingOption, negative_flags
 from penstock.cli.settings_options import (
     ENGINE_OPTIONS,
@@ -21,7 +22,13 @@ from penstock.cli.settings_options import (
     default_text,
 )
 from penstock.config.agent_validation import AGENT_RANGES, SANDBOX_RANGES
-from penstock.config.validation import ENGINE_RANGES, LORA_RANGES, SERVER_RANGES, STORE_RANGES
+from penstock.config.validation import (
+    ENGINE_RANGES,
+    LORA_RANGES,
+    MEDIA_RANGES,
+    SERVER_RANGES,
+    STORE_RANGES,
+)
 
 BEGIN: Final = (
     "<!-- The tables from here on are written by `python -m penstock.cli.settings_page`. -->"
@@ -40,6 +47,7 @@ TABLES: Final[tuple[tuple[str, tuple[SettingOption, ...]], ...]] = (
     ("[engine.adapter]", LORA_OPTIONS),
     ("[server]", SERVER_OPTIONS),
     ("[store]", STORE_OPTIONS),
+    ("[media]", MEDIA_OPTIONS),
     ("[agent]", AGENT_OPTIONS),
     ("[agent.search]", SEARCH_OPTIONS),
     ("[sandbox]", SANDBOX_OPTIONS),
@@ -49,6 +57,7 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
     **{f"lora_{name}": bounds for name, bounds in LORA_RANGES.items()},
     **SERVER_RANGES,
     **STORE_RANGES,
+    **MEDIA_RANGES,
     **AGENT_RANGES,
     **{f"sb_{name}": bounds for name, bounds in SANDBOX_RANGES.items()},
 }

@@ -19,6 +19,17 @@ DEFAULT_KEEP_ALIVE_MS = 10_000
 MAX_KEEP_ALIVE_MS = 24 * 3600 * 1000
 TRUE_WORDS = ("1", "true", "yes", "on")
 
+DECODER_VARIABLES: Final = (
+    "HOME",
+    "LANG",
+    "LD_LIBRARY_PATH",
+    "OPENBLAS_CORETYPE",
+    "PATH",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+)
+
 MALLOPT_SETTINGS: Final = (
     (-8, 1),  # M_ARENA_MAX, in heaps
     (-3, 256 * 1024),  # M_MMAP_THRESHOLD, in bytes
@@ -91,6 +102,13 @@ def limit_malloc_arenas() -> None:
 def child_environment(**extra: str) -> dict[str, str]:
     """Return this process's environment with `extra` variables, for a child process."""
     return {**os.environ, **extra}
+
+
+def decoder_environment() -> dict[str, str]:
+    """Return the environment of a process that reads hostile bytes: the variables with which
+    Python finds its modules and libraries, and no secrets."""
+    kept = {name: value for name in DECODER_VARIABLES if (value := os.environ.get(name))}
+    return {**kept, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def _keep_alive_ms(text: str) -> int:

@@ -1,9 +1,10 @@
 """Merges settings. Later sources override earlier ones: defaults, TOML file, command-line options.
 
 The file has either the keys `model` and `served_model_name`, or `default_model_id` and one table
-`[[models]]` per model. It may also have the tables `[engine]`, `[server]`, `[store]`, `[agent]` and
-`[sandbox]`. The keys of the first three, and of `[[models]]`, are the fields of EngineSettings,
-ServerSettings, StoreSettings and ModelSettings; `config.agent_options` has the keys of the others.
+`[[models]]` per model. It may also have the tables `[engine]`, `[server]`, `[store]`, `[media]`,
+`[agent]` and `[sandbox]`. The keys of the first four, and of `[[models]]`, are the fields of
+EngineSettings, ServerSettings, StoreSettings, MediaSettings and ModelSettings;
+`config.agent_options` has the keys of the others.
 `[engine]` applies to every model, except for keys that the model sets itself. `[models.adapter]` or
 `[engine.adapter]` has the options of the LoRA runtime. FORMER_KEYS are still accepted.
 """
@@ -23,6 +24,7 @@ from penstock.config.lora_options import lora_settings, lora_values, size_bytes,
 from penstock.config.settings import (
     AgentSettings,
     EngineSettings,
+    MediaSettings,
     ModelSettings,
     ServerSettings,
     ServingSettings,
@@ -62,7 +64,8 @@ FORMER_KEYS: Final[Mapping[str, str]] = {
     "tool_syntax": "tool_call_parser",
     "without_kernels": "disabled_kernels",
 }
-MEMORY_KEYS: Final = ("kv_cache_memory_mb", "cpu_kv_cache_memory_mb")
+MEMORY_KEYS: Final = ("kv_cache_memory_mb", "cpu_kv_cache_memory_mb", "encoder_cache_mb")
+MEDIA_KEYS: Final = MediaSettings.__struct_fields__
 DTYPE_NAMES: Final = {"float16": "f16", "float32": "f32", "fp8": "f8e4m3", "fp8_e4m3": "f8e4m3"}
 IGNORED_KEYS: Final = ("no_ui",)
 """Keys of [server] without effect: this build has no web page to disable."""
@@ -79,6 +82,7 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: dict[str, Any] = {}
     server: dict[str, Any] = {}
     store: dict[str, Any] = {}
+    media: dict[str, Any] = {}
     agent: dict[str, Any] = {}
     sandbox: dict[str, Any] = {}
 
@@ -102,9 +106,13 @@ def load_serving(
     store = build_settings(StoreSettings, "store", [document.store, store_options])
     _check_no_tables(document.server)
     agent = _agent(document, server_options)
-    sources = [from_environment, document.server, server_options]
+    media_options = {key: server_options.get(key) for key in MEDIA_KEYS}
+    media = build_settings(MediaSettings, "media", [document.media, media_options])
+    options = {key: value for key, value in server_options.items() if key not in MEDIA_KEYS}
+    sources = [from_environment, document.server, options]
     plain = [_without_ignored(without_agent(source)) for source in sources]
-    server = build_settings(ServerSettings, "server", [*plain, {"store": store, "agent": agent}])
+    tables = {"store": store, "media": media, "agent": agent}
+    server = build_settings(ServerSettings, "server", [*plain, tables])
     check_server(server)
     if server.agent.mcp_port is not None and server.agent.mcp_port == server.port:
         raise SettingsError(f"mcp_port must not be the server's own port, {server.port}")
@@ -178,10 +186,10 @@ def _listed(names: str | list[str] | None) -> list[str]:
 
 
 def _check_no_tables(server: Mapping[str, Any]) -> None:
-    """Raise SettingsError if the table `[server]` has the table `store` or `agent`: they are
-    separate tables."""
-    for name in ("store", "agent"):
-        if (name == "store" and name in server) or isinstance(server.get(name), Mapping):
+    """Raise SettingsError if the table `[server]` has the table `store`, `media` or `agent`: they
+    are separate tables."""
+    for name in ("store", "media", "agent"):
+        if (name != "agent" and name in server) or isinstance(server.get(name), Mapping):
             raise SettingsError(f"unknown key {name!r} in [server]; [{name}] is a table of its own")
 
 

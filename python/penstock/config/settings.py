@@ -75,6 +75,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
     Model:
       `model`: a name of the catalogue, a Hugging Face id, a folder or a GGUF file.
+      `mmproj`: the GGUF file with the towers of a multimodal model; "off": the model takes text
+      only; None: a file beside the model, if there is one.
       `dtype`: "auto" computes in the format of the weights (integers, bfloat16); "f32" dequantizes
       everything to float32.
       `quantization`: quantize float weights while loading. "int8" and "int4" apply to the layers,
@@ -105,6 +107,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
       `cpu_kv_cache_memory_mb`: MiB of CPU memory for KV blocks evicted from a GPU's prefix cache.
       `kv_cache_dtype`: "auto" is f16 on a CPU, bfloat16 on a GPU, and f32 if `dtype` is "f32";
       "f8e4m3" needs a GPU.
+      `encoder_cache_mb`: MiB for the embeddings of images, audio and video, which later requests
+      reuse; requests that need more at a time are refused.
       `block_size`: tokens in a KV block.
       `enable_prefix_caching`: reuse the KV blocks of equal prompt prefixes.
       `no_kv_cache`: recompute the whole context in every step.
@@ -118,6 +122,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     """
 
     model: str = "smollm2-135m-instruct"
+    mmproj: str | None = None
     dtype: Literal["auto", "f32"] = "auto"
     quantization: Literal["int8", "int4", "fp8"] | None = None
     kv_cache_dtype: Literal["auto", "f16", "f32", "f8e4m3"] = "auto"
@@ -126,6 +131,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     max_model_len: int | None = None
     kv_cache_memory_mb: int | None = None
     cpu_kv_cache_memory_mb: int = 0
+    encoder_cache_mb: int = 512
     block_size: int = 16
     max_num_seqs: int | None = None
     max_queue: int = 1024
@@ -171,6 +177,25 @@ class ModelSettings(msgspec.Struct, frozen=True):
     id: str = ""
     aliases: tuple[str, ...] = ()
     on_demand: bool = False
+
+
+class MediaSettings(msgspec.Struct, frozen=True):
+    """Settings of the images, audio and video in requests.
+
+    - `max_image_pixels`: pixels of an image, and of a frame of a video.
+    - `max_video_frames`: frames that are sampled from a video; a model may ask for fewer.
+    - `max_media_duration_s`: seconds of audio and video.
+    - `max_media_bytes`: size of an encoded item.
+    - `max_media_items`: items in a request.
+    - `media_processes`: decoding processes per API process and model. They start at the first use.
+    """
+
+    max_image_pixels: int = 64_000_000
+    max_video_frames: int = 32
+    max_media_duration_s: float = 3600.0
+    max_media_bytes: int = 64 * 1024**2
+    max_media_items: int = 64
+    media_processes: int = 2
 
 
 class StoreSettings(msgspec.Struct, frozen=True):
@@ -327,6 +352,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     `max_connections`: maximum number of connections per API process.
     `fetch_allow`: private addresses and networks from which URLs in requests may be fetched.
     `openai_compat`: accept features of OpenAI's API that are otherwise refused.
+    `media`: the images, audio and video in requests.
     `agent`: the tools that the server runs.
     """
 
@@ -345,6 +371,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     max_connections: int = 4096
     fetch_allow: tuple[str, ...] = ()
     openai_compat: bool = False
+    media: MediaSettings = MediaSettings()
     store: StoreSettings = StoreSettings()
     agent: AgentSettings = AgentSettings()
 

@@ -13,6 +13,7 @@ import msgspec
 from penstock.config.settings import (
     EngineSettings,
     LoraSettings,
+    MediaSettings,
     ModelSettings,
     ServerSettings,
     StoreSettings,
@@ -24,6 +25,7 @@ ENGINE_RANGES: Final[dict[str, tuple[float, float]]] = {
     "max_model_len": (16, 2**24),
     "kv_cache_memory_mb": (1, 2**24),
     "cpu_kv_cache_memory_mb": (0, 2**24),
+    "encoder_cache_mb": (1, 2**24),
     "block_size": (1, 1024),
     "max_num_seqs": (1, 4096),
     "max_queue": (1, 2**20),
@@ -60,6 +62,14 @@ STORE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_files": (1, 2**20),
     "max_files_bytes": (1, 2**48),
     "max_skills_bytes": (1, 2**48),
+}
+MEDIA_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "max_image_pixels": (1024, 2**30),
+    "max_video_frames": (1, 4096),
+    "max_media_duration_s": (1.0, 24 * 3600.0),
+    "max_media_bytes": (1024, 2**32),
+    "max_media_items": (0, 4096),
+    "media_processes": (1, 256),
 }
 _S = TypeVar("_S", bound=msgspec.Struct)
 DEVICES: Final = "auto|cpu|cuda(:[0-9]{1,3})?"
@@ -152,6 +162,13 @@ def check_server(settings: ServerSettings) -> None:
     for network in settings.fetch_allow:
         _check_network(network)
     check_store(settings.store)
+    check_media(settings.media)
+
+
+def check_media(settings: MediaSettings) -> None:
+    """Raise SettingsError if a setting of media is out of range."""
+    for name, (least, most) in MEDIA_RANGES.items():
+        check_range(name, getattr(settings, name), least, most)
 
 
 def check_store(settings: StoreSettings) -> None:

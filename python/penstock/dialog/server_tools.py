@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.dialog.message import ToolCall, ToolResult
+from penstock.dialog.message import Image, ToolCall, ToolResult
 
 ToolKind = Literal["code_execution", "web_search", "shell", "file", "custom", "external"]
 ToolSource = Literal["built_in", "user", "mcp", "external"]
@@ -140,6 +140,7 @@ class ToolRun(msgspec.Struct, frozen=True, kw_only=True):
     - `round`: the round in which the model made the call, from 0.
     - `result`: the result as the model sees it.
     - `files`: the files that the call made.
+    - `images`: images of the result that the model sees.
     """
 
     round: int
@@ -148,3 +149,4 @@ class ToolRun(msgspec.Struct, frozen=True, kw_only=True):
     activity: ToolActivity
     result: ToolResult
     files: tuple[ProducedFile, ...] = ()
+    images: tuple[Image, ...] = ()

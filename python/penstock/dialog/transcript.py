@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.dialog.message import Message, Part, ToolCall, ToolResult
+from penstock.dialog.message import Message, Part, ToolCall
 from penstock.dialog.server_tools import ToolRun
 
 
@@ -12,22 +12,22 @@ def answer_messages(parts: Iterable[Part | ToolRun]) -> tuple[Message, ...]:
     """Return the messages of an answer.
 
     Each round is an assistant message with its text, reasoning and calls, followed by one tool
-    message per result of a server tool. The client's calls of a round are in the same assistant
-    message as the calls of server tools; their results are not part of the answer. Unfinished calls
-    are left out.
+    message per result of a server tool, with the result's images. The client's calls of a round are
+    in the same assistant message as the calls of server tools; their results are not part of the
+    answer. Unfinished calls are left out.
 
     `parts`: the parts of one choice and its server tool calls, in order. In each round, the parts
     of the model precede the server tool calls.
     """
     messages: list[Message] = []
     said: list[Part] = []
-    results: list[ToolResult] = []
+    results: list[Message] = []
     round: int | None = None
 
     def end_round() -> None:
         if said:
             messages.append(Message("assistant", tuple(said)))
-        messages.extend(Message("tool", (result,)) for result in results)
+        messages.extend(results)
         said.clear()
         results.clear()
 
@@ -37,7 +37,7 @@ def answer_messages(parts: Iterable[Part | ToolRun]) -> tuple[Message, ...]:
                 end_round()
             round = part.round
             said.append(part.call)
-            results.append(part.result)
+            results.append(Message("tool", (part.result, *part.images)))
             continue
         if results:
             end_round()

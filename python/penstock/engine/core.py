@@ -15,6 +15,9 @@ from penstock.base.resources import available_cores
 from penstock.config import EngineSettings, LoraSettings
 from penstock.engine.adapters.null_slot_cache import slot_cache_for
 from penstock.engine.admission import AdmissionQueue
+from penstock.engine.media.encode_queue import EncodeQueue
+from penstock.engine.media.encoder_cache import EncoderCache
+from penstock.engine.media.prompt_media import PromptMedia, kinds_of
 from penstock.engine.refusals import unsupported
 from penstock.engine.types import (
     NO_ADAPTERS,
@@ -47,6 +50,7 @@ class EngineCore:
 
     `threads`: number of threads that may fill grammar masks while a step computes.
     `lora`: the limits of adapters, None if adapters are off.
+    `encoder_cache_bytes`: most memory of encoded media.
     """
 
     def __init__(
@@ -56,20 +60,28 @@ class EngineCore:
         info: EngineInfo,
         threads: int = 1,
         lora: LoraSettings | None = None,
+        encoder_cache_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runtime = runtime
         self._scheduler = scheduler
+        self._clock = clock
         self.info = info
         self._grammars = GrammarCache(info.vocab_size)
         self._masks = TokenMaskFiller(info.vocab_size, threads)
         self._stop_ids: frozenset[int] = frozenset()
         self._wake: Callable[[], None] = lambda: None
         self._adapters = slot_cache_for(runtime.adapters, lora, lambda: self._wake(), NO_ADAPTERS)
+        self._media: EncodeQueue | None = None
+        if runtime.media is not None:
+            cache = EncoderCache(runtime.media, encoder_cache_bytes)
+            self._media = EncodeQueue(runtime.media, cache, clock)
         self._admissions = AdmissionQueue(
-            scheduler, self._grammars, self._adapters, lambda: self._wake()
+            scheduler, self._grammars, self._adapters, lambda: self._wake(), self._media
         )
         self._flying = False
         self._began = 0.0
+        self._last_step_s = 0.0
 
     @classmethod
     def for_runtime(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
@@ -98,9 +110,11 @@ class EngineCore:
             weight_bytes=facts.weight_bytes,
             fingerprint=facts.fingerprint,
             memory_bytes=facts.memory_bytes,
+            media_kinds=kinds_of(runtime.media),
         )
         threads = settings.threads or available_cores()
-        return cls(runtime, scheduler, info, threads, settings.lora)
+        cache_bytes = settings.encoder_cache_mb << 20
+        return cls(runtime, scheduler, info, threads, settings.lora, cache_bytes)
 
     @property
     def report(self) -> str:
@@ -109,7 +123,8 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or self._admissions.has_completions
+        encodes = self._media is not None and self._media.has_work
+        return self._scheduler.has_work or self._admissions.has_completions or encodes
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Set `wake`, which another thread calls when a grammar or an adapter has become ready, so
@@ -129,6 +144,8 @@ class EngineCore:
             raise InvalidRequest(
                 f"token ids must be at least 0 and below {self.info.vocab_size}", field="prompt"
             )
+        if request.media or request.rope_positions:
+            request = self._checked_media(request)
         if request.constraint is not None:
             self._masks.start()
         self._admissions.submit(request, self._stop_ids)
@@ -171,22 +188,23 @@ class EngineCore:
         If the runtime overlaps steps and the next step can be planned already, the next step is
         submitted before this method returns.
         """
-        outputs = self._admissions.release_ready()
+        outputs = self._admissions.release_ready() + self._encode_media()
         if not self._flying and not self._launch():
             return outputs
         ahead = self._scheduler.plan_ahead() if self._runtime.info.overlaps else None
         if ahead is not None:
             self._runtime.submit(ahead, self._masks.begin(self._scheduler.mask_inputs))
         result = self._runtime.collect()
-        now = time.monotonic()
+        now = self._clock()
         progress = self._scheduler.commit(result, now - self._began)
+        self._last_step_s = now - self._began
         self._flying, self._began = ahead is not None, now
         self._admissions.finish(progress)
         return outputs + _outputs(progress, now)
 
     def gauges(self) -> EngineGauges:
         grammars, masks = self._grammars, self._masks
-        return EngineGauges(
+        gauges = EngineGauges(
             **msgspec.structs.asdict(self._scheduler.gauges()),
             grammars_compiled=grammars.compiled,
             grammars_reused=grammars.reused,
@@ -195,6 +213,9 @@ class EngineCore:
             grammar_mask_seconds=masks.fill_s,
             grammar_mask_wait_seconds=masks.wait_s,
         )
+        if self._media is not None:
+            self._media.report(gauges)
+        return gauges
 
     def prepare(self) -> bool:
         """Do a short piece of work for later steps; see `Core.prepare`."""
@@ -207,12 +228,31 @@ class EngineCore:
         self._adapters.close()
         self._runtime.close()
 
+    def _checked_media(self, request: TokenRequest) -> TokenRequest:
+        """Check the media of a request. Return the request with an answer that fits the positions
+        that the media leave. Raises InvalidRequest or ContextLengthExceeded."""
+        media = PromptMedia(len(request.token_ids), request.media, request.rope_positions)
+        media.check(self.info.media_kinds)
+        if self._media is not None:
+            self._media.check(request.media)
+        room = media.answer_room(request.max_tokens, self.info.max_model_len)
+        return msgspec.structs.replace(request, max_tokens=room)
+
+    def _encode_media(self) -> list[TokenOutput]:
+        """Encode media of waiting requests: one piece, and more until as much time has passed as
+        the last step took, if other requests are being computed. Return the last outputs of
+        requests whose media cannot be encoded."""
+        if self._media is None or not self._media.has_work:
+            return []
+        computes = self._flying or self._scheduler.has_work
+        return self._admissions.encode_media(self._last_step_s if computes else 0.0)
+
     def _launch(self) -> bool:
         """Plan a step and submit it. Return False if there is no work."""
         plan = self._scheduler.plan()
         if plan is None:
             return False
-        self._began = time.monotonic()
+        self._began = self._clock()
         self._runtime.submit(plan, self._masks.begin(self._scheduler.mask_inputs))
         return True
 

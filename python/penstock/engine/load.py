@@ -14,7 +14,12 @@ from penstock.engine.speech_maker import SpeechMaker
 from penstock.models.decoder.decoder import Progress
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_kind import model_kind
-from penstock.runtime.load import find_files, start_embedding, start_runtime
+from penstock.runtime.load import (
+    find_files,
+    start_embedding,
+    start_runtime,
+    start_transcription,
+)
 from penstock.runtime.speech.load import load_speaker
 
 log = logging.getLogger(__name__)
@@ -42,6 +47,9 @@ def _load(
         case "text":
             runtime = start_runtime(files, settings, available, progress)
             return EngineCore.for_runtime(runtime, settings)
+        case "transcription":
+            transcription = start_transcription(files, settings, available, progress)
+            return EngineCore.for_runtime(transcription, settings)
         case "speech":
             speaker = load_speaker(files, settings, available)
             return MediaCore(SpeechMaker(speaker), settings.max_queue)

@@ -121,12 +121,18 @@ class EmbedRequest(msgspec.Struct, frozen=True):
     `adapter`: an adapter revision for all sequences, "" for the base model.
     `second_starts`: for pairs of texts, the index at which the second text of each sequence starts.
     Empty for single texts, or if the model does not distinguish the two texts.
+    `media`: the media of each sequence; empty if no sequence has any. For a model without text, a
+    sequence has no tokens and one item of one token, whose row is the vector.
+    `rope_positions`: the positions of the tokens of each sequence, see `TokenRequest`; empty if all
+    of them are 0, 1, 2, ...
     """
 
     id: str
     sequences: tuple[tuple[int, ...], ...]
     adapter: str = ""
     second_starts: tuple[int, ...] = ()
+    media: tuple[tuple[MediaItem, ...], ...] = ()
+    rope_positions: tuple[bytes, ...] = ()
 
 
 class EmbedOutput(msgspec.Struct, frozen=True):
@@ -271,6 +277,10 @@ class EngineGauges(msgspec.Struct):
     `accepted_tokens`: draft tokens that were accepted.
     `host_cache_saves`: KV blocks copied from a GPU to the CPU KV cache.
     `host_cache_restores`: KV blocks copied back to the GPU.
+    `encoder_cache_bytes`: encoded media in memory.
+    `encoder_cache_hits`: items of requests that were encoded, or being encoded, for another
+    request.
+    `media_encode_seconds`: time spent encoding media.
     """
 
     sequences_running: int = 0
@@ -300,3 +310,8 @@ class EngineGauges(msgspec.Struct):
     host_cache_blocks_total: int = 0
     host_cache_saves: int = 0
     host_cache_restores: int = 0
+    encoder_cache_bytes: int = 0
+    encoder_cache_hits: int = 0
+    encoder_cache_misses: int = 0
+    media_items_encoded: int = 0
+    media_encode_seconds: float = 0.0

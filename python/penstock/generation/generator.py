@@ -34,22 +34,21 @@ from penstock.generation.choice import Choice
 from penstock.generation.constraint_compiler import ConstraintCompiler
 from penstock.generation.dry_breakers import DryBreakers
 from penstock.generation.echo import Echo
-from penstock.generation.prompt.builder import PromptBuilder
+from penstock.generation.media.loader import MediaLoader
 from penstock.generation.prompt.chat_template import select_chat_template
 from penstock.generation.prompt.context_budget import Prompt
-from penstock.generation.prompt.media import without_media
-from penstock.generation.prompt.texts import prompt_chars
+from penstock.generation.prompt.prompts import Prompts
 from penstock.generation.repeated_calls import RepeatedCallFilter
 from penstock.generation.request_checks import check_bias, check_request
 from penstock.generation.sampling import resolve_sampling, seeds, uses_dry
 from penstock.grammar.types import Grammar
 from penstock.models.loader.sampling_defaults import SamplingDefaults
+from penstock.models.media.prepared import MediaKind
 from penstock.models.tokenizer.tokenizer_data import TextParts
 from penstock.text import ChatTemplate, Tokenizer, load_tokenizer
+from penstock.text.chat_templates.chat_template import NO_MEDIA
 from penstock.text.tool_parsers import AnswerSyntax
 
-LONG_PROMPT_CHARS: Final = 8192
-"""Longer prompts (about 2 ms of work) are rendered and tokenized in a thread."""
 MOST_COUNTED_TOKENS: Final = 2**18
 """Maximum number of tokens that `count` counts, if the context length is not larger."""
 PLAIN_SYNTAX: Final = AnswerSyntax()
@@ -83,6 +82,7 @@ class Generator:
     - `defaults`: sampling parameters for requests that do not set them.
     - `syntax`: the syntax in which the model writes reasoning and tool calls.
     - `adapters`: the adapters that requests may name.
+    - `media`: loads the media of requests, None for a model that reads text only.
     - `sampling_defaults`: the default sampling parameters with their origin, None if the origin is
       not known.
     """
@@ -95,10 +95,11 @@ class Generator:
         defaults: Sampling | None = None,
         syntax: AnswerSyntax = PLAIN_SYNTAX,
         adapters: AdapterView | None = None,
+        media: MediaLoader | None = None,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
-        self._prompts = PromptBuilder(tokenizer, template)
+        self._prompts = Prompts(engine, tokenizer, template, media)
         self._formats = AnswerFormats(tokenizer, syntax)
         self._grammars = AnswerGrammarBuilder(
             ConstraintCompiler(engine, tokenizer), tokenizer, syntax
@@ -116,6 +117,7 @@ class Generator:
         tool_syntax: str | None = None,
         adapters: AdapterView | None = None,
         defaults: SamplingDefaults | None = None,
+        media: MediaLoader | None = None,
     ) -> Generator:
         """Make the generator of a loaded engine.
 
@@ -123,15 +125,17 @@ class Generator:
         - `tool_syntax`: the name of the tool call syntax, None to detect it.
         - `adapters`: the adapters that requests may name.
         - `defaults`: default sampling parameters, None for the defaults in the model's files.
+        - `media`: loads the media of requests, None for a model that reads text only.
 
         If the chat template cannot be used, a warning is logged and a built-in template that fits
         the model is used; without one, only completions work. Raises ModelError if the tokenizer
         cannot be used.
         """
         tokenizer = load_tokenizer(parts)
-        template, syntax = select_chat_template(parts, tokenizer, tool_syntax)
+        placeholders = NO_MEDIA if media is None else media.processor.placeholders
+        template, syntax = select_chat_template(parts, tokenizer, tool_syntax, placeholders)
         sampling = parts.generation_defaults if defaults is None else defaults.sampling
-        generator = cls(engine, tokenizer, template, sampling, syntax, adapters)
+        generator = cls(engine, tokenizer, template, sampling, syntax, adapters, media)
         generator.sampling_defaults = defaults
         return generator
 
@@ -142,6 +146,11 @@ class Generator:
     @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
+
+    @property
+    def media_kinds(self) -> tuple[MediaKind, ...]:
+        """The kinds of media that the model reads."""
+        return self._prompts.media_kinds
 
     def close(self) -> None:
         """Stop the child processes that compile constraints. May be called again."""
@@ -188,10 +197,9 @@ class Generator:
         Raises InvalidRequest, and ContextLengthExceeded for a prompt with more tokens than both
         MOST_COUNTED_TOKENS and the context length."""
         check_request(request)
-        request = without_media(request)
         most = max(MOST_COUNTED_TOKENS, self._engine.info.max_model_len)
         try:
-            prompts = await self._build(request, most)
+            prompts = await self._prompts.build(request, most)
         except ContextLengthExceeded as error:
             raise ContextLengthExceeded(
                 f"the {error.field} make more than {most} tokens, the most that are counted",
@@ -212,8 +220,7 @@ class Generator:
         """Build the prompts, grammar, engine requests and choices of a request. Raises
         InvalidRequest, Unavailable."""
         check_request(request)
-        request = without_media(request)
-        prompts = await self._build(request, self._engine.info.max_model_len)
+        prompts = await self._prompts.build(request, self._engine.info.max_model_len)
         sampling = await self._sampling(request.sampling)
         formats = [self._formats.of(request, prompt.token_ids) for prompt in prompts]
         grammar = await self._grammars.of(request, formats[0])
@@ -253,12 +260,6 @@ class Generator:
                 return outputs, revision
             revision = await self._adapters.resolve_again(wanted, revision)
 
-    async def _build(self, request: GenerateRequest, max_model_len: int) -> tuple[Prompt, ...]:
-        vocab_size = self._engine.info.vocab_size
-        if prompt_chars(request) > LONG_PROMPT_CHARS:
-            return await asyncio.to_thread(self._prompts.build, request, max_model_len, vocab_size)
-        return self._prompts.build(request, max_model_len, vocab_size)
-
     async def _sampling(self, wanted: Sampling) -> Sampling:
         check_bias(wanted.logit_bias or {}, self._engine.info.vocab_size)
         if uses_dry(wanted):  # DRY may read the whole vocabulary
@@ -297,6 +298,8 @@ class Generator:
                 group=group,
                 min_tokens=request.limits.min_tokens,
                 cache_salt=request.cache_salt.encode(),
+                media=prompt.media,
+                rope_positions=prompt.rope_positions,
             )
             for index, prompt in enumerate(prompts)
             for choice in range(per_prompt)

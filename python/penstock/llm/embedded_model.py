@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from penstock.adapters.view import AdapterView
 from penstock.agent import Runners, SharedState, load_runners
 from penstock.agent.in_memory import MemoryApprovals, MemoryFiles
+from penstock.agent.lazy_fetcher import LazyFetcher
+from penstock.agent.model_media import MediaAccess
 from penstock.agent.server_tools import ServerTools
 from penstock.config import AgentSettings, EngineSettings, read_environment
 from penstock.engine.adapters.catalog import AdapterCatalog, local_adapter_catalog
@@ -66,11 +68,12 @@ async def start_embedded_model(
 
     try:
         sampling = operator_sampling(settings)
-        state = SharedState()
+        media = MediaAccess(fetcher=LazyFetcher())
+        state = SharedState(media=media)
         if agent is not None:
             tools = ServerTools(agent, MemoryFiles(), approvals)
             await tools.start()
-            state = SharedState(tools=tools.provider)
+            state = SharedState(tools=tools.provider, media=media)
         runners = await asyncio.to_thread(
             load_runners, await files, engine, settings.tool_call_parser, live, sampling, state
         )
@@ -86,4 +89,6 @@ async def start_embedded_model(
 
 def _find_files(settings: EngineSettings) -> ModelFiles:
     environment = read_environment()
-    return resolve_model(settings.model, environment.home, hub_access_of(environment))
+    return resolve_model(
+        settings.model, environment.home, hub_access_of(environment), mmproj=settings.mmproj
+    )

@@ -103,7 +103,8 @@ class LLM:
 
     def chat(self, messages: Sequence[ChatMessage], **options: Unpack[Options]) -> Answer:
         """Return the answer to a conversation, given as `Message`s or dictionaries with role and
-        content."""
+        content. The content is a text, or a list with images, recordings and videos: see
+        `penstock.llm.content.content_parts`."""
         return self.run([chat_request(messages, options)])[0]
 
     def stream(

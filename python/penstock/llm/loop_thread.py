@@ -112,7 +112,7 @@ class LoopThread:
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
             if self._model is not None:
-                self._model.runners.close()
+                await self._model.runners.close()
                 await self._model.close()
         except Exception:  # no caller waits for this coroutine
             log.exception("the model was not closed")

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.weights import Matrix
+from penstock.kernels.weights import Dense, Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +59,10 @@ class Checkpoint(Protocol):
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """Return a one-dimensional float tensor as a float32 copy."""
+        ...
+
+    def flattened(self, name: str) -> Dense:
+        """Return a float tensor of any shape as a matrix: one row per index of the first dimension,
+        with the elements of all other dimensions. A convolution with a stride of its own size is
+        the product with this matrix."""
         ...

@@ -50,6 +50,10 @@ class QuantizingCheckpoint:
         """See Checkpoint."""
         return self._inner.vector(name)
 
+    def flattened(self, name: str) -> Dense:
+        """See Checkpoint."""
+        return self._inner.flattened(name)
+
     @property
     def saved_bytes(self) -> int:
         """The number of bytes that quantization saves."""

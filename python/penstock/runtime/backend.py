@@ -3,7 +3,7 @@ of the ops."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.runtime.adapters import RuntimeAdapters
+from penstock.runtime.media import TowerMedia
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
@@ -48,6 +49,10 @@ class Backend(SamplingOps, Protocol):
     @property
     def adapters(self) -> RuntimeAdapters | None:
         """The adapter slots, or None without LoRA settings."""
+
+    @property
+    def media(self) -> TowerMedia[Any] | None:
+        """The towers, or None for a model that reads only text."""
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """Run the forward pass of one step. Return the logits [S, V] float32 of the tokens

@@ -18,14 +18,19 @@ from penstock.models.hub.folder_files import weight_names
 from penstock.models.hub.hub_access import hub_access_of
 from penstock.models.hub.model_files import ModelFiles, gguf_parts
 from penstock.models.hub.sources import resolve_model
+from penstock.models.loader.image_embedder import is_image_embedder, load_image_embedder
 from penstock.models.loader.model_loader import LoadedModel, load_embedder, load_model
+from penstock.models.whisper.loader import load_whisper
 from penstock.runtime.backend import Backend
-from penstock.runtime.cpu.embedding import NativeEmbedding
+from penstock.runtime.cpu.embedding import EmbeddingRuntime, NativeEmbedding
+from penstock.runtime.cpu.image_embedding import ImageEmbedding
 from penstock.runtime.cpu.isa_selection import select_isas
 from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
+from penstock.runtime.cpu.transcription import TranscriptionRuntime
 from penstock.runtime.device_choice import choose_device, rank_devices
-from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
+from penstock.runtime.media_rows import MediaTable
+from penstock.runtime.memory import MemoryPlan, media_memory, plan_memory, warn_of_short_context
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.weight_quantization import integer_bits, refuse_for_vectors, refuse_on_cpu
@@ -55,7 +60,9 @@ def find_files(
     (`limit_bytes` at most), None if unknown. Raises ModelError if the model is not found."""
     environment = environment or read_environment()
     bounds = [size for size in (available_bytes(), limit_bytes) if size is not None]
-    files = resolve_model(settings.model, environment.home, hub_access_of(environment))
+    files = resolve_model(
+        settings.model, environment.home, hub_access_of(environment), mmproj=settings.mmproj
+    )
     return files, min(bounds, default=None)
 
 
@@ -64,7 +71,7 @@ def start_embedding(
     settings: EngineSettings,
     available: int | None = None,
     progress: Progress | None = None,
-) -> NativeEmbedding:
+) -> EmbeddingRuntime:
     """Return the runtime of an embedding model or reranker whose files are on disk. `available`:
     bytes of memory that it must fit, None for no check. Raises ModelError if the model cannot be
     read or does not fit."""
@@ -74,10 +81,28 @@ def start_embedding(
         )
     refuse_for_vectors(settings)
     rank_devices(settings, "cpu")
+    if is_image_embedder(files):
+        return ImageEmbedding(load_image_embedder(files, settings.dtype), settings, available)
     load = load_reranker if is_reranker(files) else load_embedder
     model = load(files, settings.dtype)
     packed_bytes = _file_bytes(files) + model.extra_bytes
     return NativeEmbedding(model, packed_bytes, settings, available, progress)
+
+
+def start_transcription(
+    files: ModelFiles,
+    settings: EngineSettings,
+    available: int | None = None,
+    progress: Progress | None = None,
+) -> TranscriptionRuntime:
+    """Return the runtime of a Whisper model whose files are on disk; it runs on the CPU.
+    `available`: bytes of memory that it must fit, None for no check. Raises ModelError if the model
+    cannot be read or does not fit."""
+    if settings.kernel_backend == "reference":
+        raise ModelError(f"{files.model_id}: kernels is reference; Whisper needs native")
+    refuse_for_vectors(settings)
+    rank_devices(settings, "cpu")
+    return TranscriptionRuntime(load_whisper(files, settings.dtype), settings, available, progress)
 
 
 def start_runtime(
@@ -112,10 +137,20 @@ def start_runtime(
     rank_devices(settings, "cpu")
     model = load_model(files, settings.dtype, bits=integer_bits(settings))
     packed_bytes = weight_bytes(files, model.spec, settings) + model.extra_bytes
-    memory = plan_memory(model.spec, packed_bytes, settings, available)
+    media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
+    memory = plan_memory(model.spec, packed_bytes, settings, available, media)
     warn_of_short_context(model.spec, settings, memory)
     backend, arithmetic = _backend(model, memory, settings, progress, home)
-    rows = RowTable(memory.sizes.max_num_seqs, memory.max_model_len, settings.block_size)
+    table = None
+    if backend.media is not None:
+        table = MediaTable(
+            backend.media.encoded,
+            memory.sizes.max_num_seqs,
+            memory.step_tokens,
+            model.spec.hidden_size,
+            has_axes=bool(model.spec.rope.axes),
+        )
+    rows = RowTable(memory.sizes.max_num_seqs, memory.max_model_len, settings.block_size, table)
     taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
     info = RuntimeInfo(
         model_id=model.model_id,
@@ -124,7 +159,7 @@ def start_runtime(
         max_model_len=memory.max_model_len,
         cache_blocks=memory.cache.blocks,
         block_size=settings.block_size,
-        weight_bytes=backend.weight_bytes,
+        weight_bytes=backend.weight_bytes + media.tower_bytes,
         memory_bytes=taken.total_bytes,
         sizes=memory.sizes,
     )

@@ -1,5 +1,5 @@
-"""The memory formula of a CPU engine: weights + adapters + cache + step buffers + rows + penalties
-and DRY + n-gram index + fixed.
+"""The memory formula of a CPU engine: weights + towers + adapters + KV cache + encoder cache + step
+buffers + rows + penalties and DRY + n-gram index + fixed.
 
 The formula is computed from the model's sizes and the settings before anything large is allocated.
 A model that does not fit is refused with an error that names the numbers.
@@ -8,12 +8,15 @@ A model that does not fit is refused with an error that names the numbers.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from penstock.base.errors import ModelError
 from penstock.config import CPU_STEP_SIZES, EngineSettings, StepSizes
 from penstock.models.decoder.lora_targets import adapter_bytes
 from penstock.models.decoder.spec import DecoderSpec
+from penstock.models.towers.tower import LoadedTower, MediaSpec
 from penstock.scheduler import MAX_DRAFT_TOKENS, NGRAM_INDEX_BYTES, step_token_limit
 
 log = logging.getLogger(__name__)
@@ -62,6 +65,38 @@ class CacheShape:
 
 
 @dataclass(frozen=True, slots=True)
+class MediaMemory:
+    """The memory of a model's media, in bytes.
+
+    `tower_bytes`: weights of the towers.
+    `scratch_bytes`: activations while a tower encodes the largest item.
+    `cache_bytes`: encoded items.
+    `row_bytes`: buffers of a step for encoded rows.
+    """
+
+    tower_bytes: int = 0
+    scratch_bytes: int = 0
+    cache_bytes: int = 0
+    row_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        return self.tower_bytes + self.scratch_bytes + self.cache_bytes + self.row_bytes
+
+    def terms(self) -> str:
+        """Return the terms of the memory formula in MiB, each with a plus sign after it."""
+        if not self.total_bytes:
+            return ""
+        return (
+            f"{_mib(self.tower_bytes)} towers + {_mib(self.cache_bytes)} encoder cache + "
+            f"{_mib(self.scratch_bytes + self.row_bytes)} media buffers + "
+        )
+
+
+NO_MEDIA: Final = MediaMemory()
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """The memory of a CPU engine, in bytes, and the sizes that determine it.
 
@@ -73,6 +108,7 @@ class MemoryPlan:
     `sizes`: most rows, and the token budget of a step.
     `adapter_bytes`: most memory of adapters in use at the same time.
     `ngram_index_bytes`: indexes of n-gram speculation.
+    `media`: towers and encoded media.
     """
 
     weight_bytes: int
@@ -85,11 +121,12 @@ class MemoryPlan:
     sizes: StepSizes
     adapter_bytes: int = 0
     ngram_index_bytes: int = 0
+    media: MediaMemory = NO_MEDIA
 
     @property
     def total_bytes(self) -> int:
         rows = self.row_bytes + self.history_bytes + self.ngram_index_bytes
-        weights = self.weight_bytes + self.adapter_bytes
+        weights = self.weight_bytes + self.adapter_bytes + self.media.total_bytes
         return weights + self.cache.size_bytes + self.buffer_bytes + rows + FIXED_BYTES
 
     def formula(self) -> str:
@@ -102,7 +139,7 @@ class MemoryPlan:
         adapters = f"{_mib(self.adapter_bytes)} adapters + " if self.adapter_bytes else ""
         index = f"{_mib(self.ngram_index_bytes)} n-gram index + " if self.ngram_index_bytes else ""
         return (
-            f"{_mib(self.weight_bytes)} weights + {adapters}"
+            f"{_mib(self.weight_bytes)} weights + {self.media.terms()}{adapters}"
             f"{_mib(cache.size_bytes)} cache ({shape}) + "
             f"{_mib(self.buffer_bytes)} buffers ({self.step_tokens} tokens a step) + "
             f"{_mib(self.row_bytes)} rows + {_mib(self.history_bytes)} penalties and DRY + "
@@ -111,8 +148,31 @@ class MemoryPlan:
         )
 
 
+def media_memory(
+    width: int,
+    media: MediaSpec | None,
+    towers: Iterable[LoadedTower],
+    settings: EngineSettings,
+) -> MediaMemory:
+    """Return the memory of the towers of a model: 0 for a model that reads only text. `width`:
+    numbers per embedding."""
+    if media is None:
+        return NO_MEDIA
+    step_tokens = settings.step_sizes(CPU_STEP_SIZES).max_num_batched_tokens
+    return MediaMemory(
+        tower_bytes=sum(tower.weight_bytes for tower in towers),
+        scratch_bytes=max((tower.scratch_bytes() for tower in media.towers), default=0),
+        cache_bytes=settings.encoder_cache_mb * MIB,
+        row_bytes=4 * step_tokens * width,
+    )
+
+
 def plan_memory(
-    spec: DecoderSpec, weight_bytes: int, settings: EngineSettings, available_bytes: int | None
+    spec: DecoderSpec,
+    weight_bytes: int,
+    settings: EngineSettings,
+    available_bytes: int | None,
+    media: MediaMemory = NO_MEDIA,
 ) -> MemoryPlan:
     """Return the memory plan of an engine for `spec` within `available_bytes` (None: not checked).
 
@@ -140,7 +200,7 @@ def plan_memory(
     def sized(blocks: int) -> MemoryPlan:
         cache = replace(one_block, blocks=blocks)
         plan = _beside_weights(spec, settings, cache, wanted_context)
-        return replace(plan, weight_bytes=weight_bytes, adapter_bytes=adapters)
+        return replace(plan, weight_bytes=weight_bytes, adapter_bytes=adapters, media=media)
 
     plan = sized(blocks)
     if available_bytes is None or plan.total_bytes <= available_bytes:
@@ -154,7 +214,7 @@ def plan_memory(
         plan,
         available_bytes,
         "a smaller kv_cache_memory_mb, max_model_len, max_num_seqs or max_num_batched_tokens"
-        " needs less",
+        " needs less" + (", and so does a smaller encoder_cache_mb" if media.total_bytes else ""),
     )
     return plan
 
@@ -180,11 +240,17 @@ def warn_of_short_context(spec: DecoderSpec, settings: EngineSettings, plan: Mem
 def refuse_excess(plan: MemoryPlan, available_bytes: int | None, advice: str) -> None:
     """Raise ModelError with the numbers and `advice` if a plan needs more than `available_bytes`
     (None: not checked)."""
-    if available_bytes is None or plan.total_bytes <= available_bytes:
+    refuse_bytes(plan.total_bytes, available_bytes, plan.formula(), advice)
+
+
+def refuse_bytes(needed: int, available_bytes: int | None, formula: str, advice: str) -> None:
+    """Raise ModelError with `formula` and `advice` if `needed` bytes are more than
+    `available_bytes` (None: not checked)."""
+    if available_bytes is None or needed <= available_bytes:
         return
     raise ModelError(
-        f"the model does not fit: {plan.formula()}, but {_mib(available_bytes)} MiB are available; "
-        + advice
+        f"the model does not fit: {formula}, but {_mib(available_bytes)} MiB are available;"
+        f" {advice}"
     )
 
 

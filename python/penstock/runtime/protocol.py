@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from penstock.config import CPU_STEP_SIZES, StepSizes
 from penstock.runtime.adapters import RuntimeAdapters
+from penstock.runtime.media import RuntimeMedia
 from penstock.scheduler.types import StepPlan, StepResult
 
 
@@ -73,6 +74,10 @@ class Runtime(Protocol):
     @property
     def adapters(self) -> RuntimeAdapters | None:
         """The adapter slots, or None without LoRA settings."""
+
+    @property
+    def media(self) -> RuntimeMedia | None:
+        """The towers, or None for a model that reads only text."""
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         """Start to execute a plan: apply its changes, compute its chunks, and sample tokens that

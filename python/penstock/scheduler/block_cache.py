@@ -8,10 +8,13 @@ other sequences can wait for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from penstock.scheduler.block_pool import BlockPool
 from penstock.scheduler.cpu_kv_cache import CpuKvCacheIndex
 from penstock.scheduler.prefix_index import Key, PrefixIndex
 from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.types import MediaSpan
 
 
 class BlockCache:
@@ -152,7 +155,7 @@ class BlockCache:
     def publish(self, sequence: Sequence) -> None:
         """Publish the blocks of `sequence` that are full and computed."""
         full = (sequence.computed - sequence.in_flight_tokens) // self.block_size
-        if not self.prefix_caching or full == sequence.published:
+        if not self.prefix_caching or full <= sequence.published:
             return
         self._hash(sequence, full)
         for position in range(sequence.published, full):
@@ -218,9 +221,22 @@ class BlockCache:
             keys.append(self.index.root(sequence.salt, sequence.adapter))
         for position in range(len(keys) - 1, count):
             content = sequence.tokens[position * size : (position + 1) * size]
-            keys.append(self.index.child(keys[position], content))
+            media = media_key(sequence.media, position * size, size) if sequence.media else b""
+            keys.append(self.index.child(keys[position], content, media))
 
     def _break_promises(self, sequence: Sequence) -> None:
         for key in sequence.keys[sequence.published + 1 :]:
             if self._promised.get(key) is sequence:
                 del self._promised[key]
+
+
+def media_key(spans: Iterable[MediaSpan], first: int, count: int) -> bytes:
+    """Return bytes that identify the media of the tokens [first, first + count) of a prompt: for
+    each span that touches them, its digest and its start relative to `first`. Return no bytes
+    without media."""
+    key = b""
+    for span in spans:
+        if span.start < first + count and first < span.start + span.length:
+            start = (span.start - first).to_bytes(8, "little", signed=True)
+            key += len(span.digest).to_bytes(4, "little") + span.digest + start
+    return key

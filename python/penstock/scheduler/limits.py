@@ -14,18 +14,26 @@ def step_token_limit(max_num_batched_tokens: int, max_model_len: int, *, no_kv_c
     return max(max_num_batched_tokens, max_model_len) if no_kv_cache else max_num_batched_tokens
 
 
-def checked_limit(new: NewSequence, max_model_len: int, capacity_tokens: int) -> int:
+def checked_limit(
+    new: NewSequence, max_model_len: int, capacity_tokens: int, step_tokens: int
+) -> int:
     """Check a new sequence and return the largest number of tokens that it may have.
-    `capacity_tokens`: size of the KV cache.
+    `capacity_tokens`: size of the KV cache. `step_tokens`: token budget of a step.
 
-    Raises InvalidRequest for an empty prompt or max_tokens < 0, and ContextLengthExceeded for a
-    sequence that could never fit.
+    Raises InvalidRequest for an empty prompt, max_tokens < 0, or a `whole` media span longer than a
+    step, and ContextLengthExceeded for a sequence that could never fit.
     """
     prompt_tokens = len(new.token_ids)
     if prompt_tokens == 0:
         raise InvalidRequest("the prompt is empty; it must have one token or more")
     if new.max_tokens < 0:
         raise InvalidRequest(f"max_tokens is {new.max_tokens}; it must be 0 or more")
+    longest = max((span.length for span in new.media if span.whole), default=0)
+    if longest > step_tokens:
+        raise InvalidRequest(
+            f"an image has {longest} tokens, which one step must compute together; a step computes "
+            f"at most {step_tokens} (max_num_batched_tokens)"
+        )
     sampled = min(new.max_tokens, 1)  # the last token is sampled, never computed
     if prompt_tokens > max_model_len - sampled:
         raise ContextLengthExceeded(

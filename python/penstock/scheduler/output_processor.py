@@ -45,6 +45,8 @@ class OutputProcessor:
             self._cache.publish(sequence)
         if scored:
             sequence.next_score += len(scored)
+            if sequence.unscored:  # a whole media span has more tokens than a step has scores
+                sequence.computed = min(sequence.computed, sequence.next_score)
             self._report(sequence, progress, scored=scored)
         if not sampled:  # with max_tokens 0 a prompt ends once it is computed and scored
             if chunk.start + chunk.length < sequence.known_limit or sequence.unscored:

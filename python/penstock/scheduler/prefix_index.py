@@ -1,9 +1,10 @@
 """The index of the prefix cache: finds KV blocks by the content of all tokens up to their end.
 
-The key of a block is a keyed hash of the key of the block before it and of its own token ids. The
-root key is a hash of the salt and the adapter revision. So equal keys imply equal prefixes, equal
-adapter weights and equal salts. An attacker who does not know the secret of the index cannot make
-two prefixes collide. The index does not know which sequences hold a block.
+The key of a block is a keyed hash of the key of the block before it, of its own token ids and of
+the media that its tokens belong to. The root key is a hash of the salt and the adapter revision. So
+equal keys imply equal prefixes, equal media, equal adapter weights and equal salts. An attacker who
+does not know the secret of the index cannot make two prefixes collide. The index does not know
+which sequences hold a block.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class PrefixIndex:
         content = len(revision).to_bytes(4, "little") + revision + salt
         return blake2b(content, key=self._secret, digest_size=_KEY_BYTES, person=b"root").digest()
 
-    def child(self, parent: Key, token_ids: array[int]) -> Key:
+    def child(self, parent: Key, token_ids: array[int], media: bytes = b"") -> Key:
         """Return the key of a full block of `token_ids` (typecode "i") that follows the block with
-        the key `parent`."""
-        content = parent + token_ids.tobytes()
+        the key `parent`. `media`: identifies the media in the block."""
+        content = parent + token_ids.tobytes() + media
         return blake2b(content, key=self._secret, digest_size=_KEY_BYTES).digest()
 
     def find(self, key: Key) -> int | None:

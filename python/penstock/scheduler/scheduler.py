@@ -68,9 +68,12 @@ class Scheduler:
             cpu_cache=cpu_cache,
         )
         self._queues = SequenceQueues(self._cache, max_num_seqs)
+        self._step_tokens = step_token_limit(
+            max_num_batched_tokens, max_model_len, no_kv_cache=no_kv_cache
+        )
         self._planner = StepPlanner(
             self._queues,
-            step_token_limit(max_num_batched_tokens, max_model_len, no_kv_cache=no_kv_cache),
+            self._step_tokens,
             keeps_cache=self._keeps_cache,
             speculates=self._speculates,
         )
@@ -93,20 +96,24 @@ class Scheduler:
     def submit(
         self, new: NewSequence, guide: Guide | None = None, adapter_slot: int = NO_ADAPTER
     ) -> None:
-        """Queue a request whose guide and adapter are ready. Raises the errors of
+        """Queue a request whose guide, adapter and media are ready. Raises the errors of
         `enqueue_unready`."""
         self.enqueue_unready(new)
         self.make_ready(new.id, guide, adapter_slot)
 
     def enqueue_unready(self, new: NewSequence) -> None:
-        """Accept a request whose guide or adapter is still being prepared. Its id must be unused.
+        """Accept a request whose guide, adapter or media are still being prepared. Its id must be
+        unused.
         The request waits for `make_ready`, and other requests pass it.
 
-        Raises InvalidRequest for an empty prompt or max_tokens < 0, ContextLengthExceeded for a
-        sequence that could never fit, Overloaded if the queue is full.
+        Raises InvalidRequest for an empty prompt, max_tokens < 0, or a `whole` media span longer
+        than a step, ContextLengthExceeded for a sequence that could never fit, Overloaded if the
+        queue is full.
         """
         assert new.id not in self._sequences, f"request {new.id} is already here"
-        known_limit = checked_limit(new, self._max_model_len, self._cache.capacity_tokens)
+        known_limit = checked_limit(
+            new, self._max_model_len, self._cache.capacity_tokens, self._step_tokens
+        )
         queued = len(self._queues.waiting) + len(self._unready)
         self._bound.check(new.group, queued, len(self._queues.free_rows))
         sequence = Sequence.of(new, known_limit)

@@ -12,7 +12,7 @@ import msgspec
 from penstock.dialog import Sampling
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.ngram_speculation import NgramSpeculator
-from penstock.scheduler.types import NO_ADAPTER, Admit, Chunk, Scored
+from penstock.scheduler.types import NO_ADAPTER, Admit, Chunk, MediaRun, MediaSpan, Scored
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -25,6 +25,8 @@ class NewSequence(msgspec.Struct, frozen=True):
     `adapter`: an adapter revision, "" for the base model.
     `group`: while one sequence of a group is unfinished, the queue accepts further sequences of the
     group even if it is full.
+    `media`: the spans of its media, by ascending `start`, which do not overlap.
+    `media_runs`, `rope_positions`: passed on to the runtime; see `Admit`.
     """
 
     id: str
@@ -39,6 +41,9 @@ class NewSequence(msgspec.Struct, frozen=True):
     cache_salt: bytes = b""
     adapter: str = ""
     group: str = ""
+    media: tuple[MediaSpan, ...] = ()
+    media_runs: tuple[MediaRun, ...] = ()
+    rope_positions: bytes = b""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -94,6 +99,8 @@ class Sequence:
     `awaits`: the sequence that computes the next block of its missing prefix.
     `awaits_blocks`: its prefix is not looked up again until `awaits` has published this many
     blocks.
+    `media`: the spans of its media, by ascending `start`.
+    `media_runs`, `rope_positions`: see `Admit`.
     """
 
     id: str
@@ -108,6 +115,9 @@ class Sequence:
     salt: bytes
     adapter: str
     group: str
+    media: tuple[MediaSpan, ...] = ()
+    media_runs: tuple[MediaRun, ...] = ()
+    rope_positions: bytes = b""
 
     adapter_slot: int = NO_ADAPTER
     arrival: int = 0
@@ -154,6 +164,9 @@ class Sequence:
             salt=new.cache_salt,
             adapter=new.adapter,
             group=new.group,
+            media=new.media,
+            media_runs=new.media_runs,
+            rope_positions=new.rope_positions,
         )
 
     def as_admit(self) -> Admit:
@@ -169,6 +182,8 @@ class Sequence:
             adapter_slot=self.adapter_slot,
             suppressed_tokens=self.suppressed_tokens,
             suppressed_until=self.prompt_tokens + self.min_tokens,
+            media=self.media_runs,
+            rope_positions=self.rope_positions,
         )
 
     @property
@@ -198,6 +213,17 @@ class Sequence:
         if self.aborted or not self.missing:
             return True
         return self.pending_samples > 0 and self.known >= self.known_limit
+
+    def divisible(self, length: int) -> int:
+        """Return the length of the next chunk that is closest to `length`, which is positive, and
+        does not end inside a `whole` span: it ends before the span if it can, else after it."""
+        end = self.computed + length
+        for span in self.media:
+            if span.whole and span.start < end < span.start + span.length:
+                if span.start > self.computed:
+                    return span.start - self.computed
+                return span.start + span.length - self.computed
+        return length
 
     def start_chunk(self, chunk: Chunk, *, keeps_cache: bool) -> None:
         """Count the tokens of `chunk` as in flight, because its step is about to be submitted."""

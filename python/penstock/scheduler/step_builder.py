@@ -80,11 +80,12 @@ class StepBuilder:
 
     def add_prefill(self, sequence: Sequence, most: int) -> None:
         """Add a prefill chunk with up to `most` missing tokens of `sequence`, within the prefill
-        budget and the room for prompt log-probabilities."""
+        budget and the room for prompt log-probabilities. Only a chunk that must not end inside a
+        media span may be longer: it must fit the step."""
         length = 0 if sequence.is_finishing else min(sequence.missing, most, self.prefill_budget)
         if sequence.unscored > self.score_room:
             length = min(length, sequence.next_score + self.score_room - sequence.computed)
-        if length > 0:
+        if length > 0 and (length := sequence.divisible(length)) <= self.budget:
             self._add_prefill_chunk(sequence, length)
 
     def add_whole_context(self, sequence: Sequence) -> None:

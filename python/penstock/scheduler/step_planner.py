@@ -43,7 +43,10 @@ class StepPlanner:
         queues = self._queues
         builder = StepBuilder(self._budget, self._budget)
         if self._keeps_cache:
+            _, reserved = self._next_whole_span()
+            builder.budget -= reserved
             self._plan_decodes(builder)
+            builder.budget += reserved
         decodes = len(builder.chunks)
         if decodes > 0:
             prompts = len(queues.continuing) - decodes + len(queues.waiting)
@@ -97,14 +100,36 @@ class StepPlanner:
         if builder.prefill_budget <= 0:
             return
         before = builder.prefill_budget
-        shares = PrefillShares(before, self._budget, builder.score_room)
+        oldest, reserved = self._next_whole_span()
+        if oldest is not None:
+            builder.add_prefill(oldest, reserved)
+        self._share_prefill(builder)
+        self.prefilled += before - builder.prefill_budget
+
+    def _next_whole_span(self) -> tuple[Sequence | None, int]:
+        """Return the oldest running prompt and the number of its next tokens that one step must
+        compute together, if these are a `whole` media span; (None, 0) if they are not. A step has
+        room for them first, so that decodes and other prompts do not starve the prompt."""
+        for sequence in self._queues.running:
+            if self._is_prompt(sequence):
+                tokens = sequence.divisible(1)
+                return (sequence, tokens) if tokens > 1 else (None, 0)
+        return None, 0
+
+    def _is_prompt(self, sequence: Sequence) -> bool:
+        """Return whether a step may compute prompt tokens of a running sequence."""
+        is_prompt = not (sequence.decoding or sequence.is_finishing)
+        return is_prompt and self._queues.cache.has_arrived(sequence)
+
+    def _share_prefill(self, builder: StepBuilder) -> None:
+        """Share the prefill budget among the prompts that have no chunk yet."""
+        shares = PrefillShares(builder.prefill_budget, self._budget, builder.score_room)
         passing = self._share_in_order(shares, builder)
         for sequence, missing in sorted(passing, key=lambda pair: due(*pair)):
             if shares.may_take(sequence, missing) and self._queues.ensure_row(sequence, builder):
                 shares.take(sequence)
         for sequence, most in shares.in_order():
             builder.add_prefill(sequence, most)
-        self.prefilled += before - builder.prefill_budget
 
     def _share_in_order(
         self, shares: PrefillShares, builder: StepBuilder
@@ -113,8 +138,9 @@ class StepPlanner:
         get a row. Return the prompts that may take tokens from older prompts, each with the number
         of its missing tokens."""
         queues, cache = self._queues, self._queues.cache
-        prompts = [one for one in queues.running if not (one.decoding or one.is_finishing)]
-        running = [one for one in prompts if cache.has_arrived(one)]
+        planned = set(builder.sequences)
+        prompts = (one for one in queues.running if self._is_prompt(one))
+        running = [one for one in prompts if one not in planned]
         waiting = list(islice(queues.waiting, queues.max_num_seqs + MAX_PASSED))
         passing: list[tuple[Sequence, int]] = []
         passed, is_blocked = 0, False

@@ -16,6 +16,35 @@ from penstock.dialog import Sampling
 NO_ADAPTER: Final = -1
 
 
+class MediaSpan(msgspec.Struct, frozen=True):
+    """The tokens [start, start + length) of a prompt, which belong to an image, video or recording.
+
+    `digest`: equal for spans with equal embeddings and positions. It is part of the prefix keys of
+    the blocks that the span touches, because the token ids of different media are equal.
+    `whole`: the tokens attend to each other in both directions, so no chunk ends inside the span.
+    """
+
+    start: int
+    length: int
+    digest: bytes
+    whole: bool = False
+
+
+class MediaRun(msgspec.Struct, frozen=True):
+    """The tokens [start, start + length) of a prompt, whose embeddings are rows of an encoded item.
+
+    `digest`: the encoded item.
+    `row`: the row of the item for the first token; the next tokens have the next rows.
+    `whole`: the tokens of the run attend to each other in both directions.
+    """
+
+    start: int
+    length: int
+    digest: bytes
+    row: int = 0
+    whole: bool = False
+
+
 class Admit(msgspec.Struct, frozen=True):
     """Gives `row` to a sequence.
 
@@ -24,6 +53,9 @@ class Admit(msgspec.Struct, frozen=True):
     `prompt_tokens`: number of tokens of the prompt.
     `adapter_slot`: the adapter's slot in the runtime, NO_ADAPTER for none.
     `suppressed_tokens`: not sampled while fewer than `suppressed_until` tokens are known.
+    `media`: the prompt tokens whose embeddings come from encoded media, by ascending `start`.
+    `rope_positions`: the positions of the prompt's tokens, int32 [3, prompt_tokens] in native byte
+    order; empty for 0, 1, 2, ...
     """
 
     row: int
@@ -36,6 +68,8 @@ class Admit(msgspec.Struct, frozen=True):
     adapter_slot: int = NO_ADAPTER
     suppressed_tokens: tuple[int, ...] = ()
     suppressed_until: int = 0
+    media: tuple[MediaRun, ...] = ()
+    rope_positions: bytes = b""
 
 
 class AppendBlocks(msgspec.Struct, frozen=True):

@@ -257,6 +257,7 @@ async def serving_folder(
         runners = load_runners(files_at(folder, MODEL), engine)
         async with serving(models={MODEL: runners}) as server:
             yield server, engine
+        await runners.close()
     finally:
         await engine.close()
 

@@ -17,14 +17,17 @@ from penstock.agent import attachments as agent_attachments
 from penstock.agent.attachments import Attachments, text_of
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
+    Audio,
     Event,
     File,
     GenerateRequest,
+    Image,
     Limits,
     Message,
     RunFailed,
     Text,
     ToolResult,
+    Video,
 )
 from penstock.fetch import AllowList, Fetcher
 from penstock.generation import Generator
@@ -53,6 +56,10 @@ def asking(*parts: Any, **fields: Any) -> GenerateRequest:
     return GenerateRequest(messages=(Message("user", parts),), **fields)
 
 
+def new_file(name: str, data: bytes) -> NewFile:
+    return NewFile(name=name, data=data, source=FileSource("user_upload"), purpose="user_data")
+
+
 async def shown(attachments: Attachments, *parts: Any, **fields: Any) -> list[str]:
     """The texts of the one message."""
     request = await attachments.attach(asking(*parts, **fields))
@@ -69,6 +76,48 @@ async def test_inline_text_is_stored_and_shown(attachments: Attachments, store: 
     assert (stored.name, stored.mime_type, stored.purpose) == ("a.csv", "text/csv", "user_data")
     assert stored.source == FileSource("input_file") and stored.session == "s1"
     assert stored.id.startswith("file-") and await store.files.read(stored.id) == b"x,y\n1,2\n"
+
+
+async def test_media_of_a_kind_that_the_model_reads_are_shown(
+    attachments: Attachments, store: Store
+) -> None:
+    jpeg, wav = b"\xff\xd8\xff" + bytes(9000), b"RIFF\0\0\0\0WAVE" + bytes(100)
+    id = (await store.files.create(new_file("b.jpg", jpeg))).id
+    parts = (
+        File(name="a.png", data=PNG),
+        File(file_id=id),
+        File(name="c.wav", data=wav, mime_type="audio/x-wav"),
+        File(name="d.txt", data=b"BM is text, not a bitmap"),
+        File(name="e.bmp", data=b"BM" + bytes(20)),
+    )
+    request = await attachments.attach(asking(*parts), ("image",))
+    (message,) = request.messages or ()
+    assert message.parts == (
+        Image(data=PNG, mime_type="image/png"),
+        Image(data=jpeg, mime_type="image/jpeg"),
+        Text(f"[File c.wav: audio/x-wav, {len(wav)} bytes, not shown]"),
+        Text("[File d.txt: text/plain, 24 bytes]\nBM is text, not a bitmap\n[end of file]"),
+        Image(data=b"BM" + bytes(20), mime_type="image/bmp"),
+    )
+    assert id in request.file_ids and len(request.file_ids) == 5
+    heard = await attachments.preview(asking(*parts), ("audio",))
+    (message,) = heard.messages or ()
+    assert message.parts[2] == Audio(data=wav, mime_type="audio/x-wav")
+    assert isinstance(message.parts[0], Text)
+
+
+async def test_containers_of_audio_and_video_are_told_apart(attachments: Attachments) -> None:
+    mp4, m4a = bytes(4) + b"ftypisom" + bytes(20), bytes(4) + b"ftypM4A " + bytes(20)
+    webm = b"\x1a\x45\xdf\xa3" + bytes(20)
+    parts = (
+        File(name="a.mp4", data=mp4),
+        File(name="b.m4a", data=m4a),
+        File(name="c.webm", data=webm, mime_type="audio/webm"),
+        File(name="d.webm", data=webm),
+    )
+    request = await attachments.preview(asking(*parts), ("audio", "video"))
+    (message,) = request.messages or ()
+    assert [type(part) for part in message.parts] == [Video, Audio, Audio, Video]
 
 
 async def test_binary_is_metadata_only(attachments: Attachments, store: Store) -> None:

@@ -15,6 +15,7 @@ from penstock.base.errors import ModelError
 from penstock.cli import main as cli
 from penstock.cli import serve as serve_module
 from penstock.cli.agent_setting_options import AGENT_OPTIONS, SANDBOX_OPTIONS, SEARCH_OPTIONS
+from penstock.cli.media_setting_options import MEDIA_OPTIONS
 from penstock.cli.setting_option import negative_flags
 from penstock.cli.settings_options import (
     ENGINE_OPTIONS,
@@ -31,6 +32,7 @@ from penstock.config import (
     EngineSettings,
     LoraSettings,
     LoraSource,
+    MediaSettings,
     SandboxSettings,
     ServerSettings,
     StoreSettings,
@@ -70,8 +72,9 @@ def test_every_setting_has_an_option():
     fields = {o.field for o in ENGINE_OPTIONS} | {"model", "lora"}
     assert fields == set(EngineSettings.__struct_fields__)
     assert {o.field for o in LORA_OPTIONS} == set(LORA_KEYS)
-    fields = {o.field for o in SERVER_OPTIONS} | {"store", "agent"}
+    fields = {o.field for o in SERVER_OPTIONS} | {"store", "media", "agent"}
     assert fields == set(ServerSettings.__struct_fields__)
+    assert {o.field for o in MEDIA_OPTIONS} == set(MediaSettings.__struct_fields__)
     assert {o.field for o in STORE_OPTIONS} == set(StoreSettings.__struct_fields__)
     for options, keys in (
         (AGENT_OPTIONS, AGENT_KEYS),
@@ -390,6 +393,19 @@ def test_doctor_reports_as_json():
     checks = json.loads(out.stdout)["checks"]
     assert {check["status"] for check in checks} <= {"ok", "warn", "error"}
     assert (out.exit_code == 1) == any(check["status"] == "error" for check in checks)
+
+
+def test_doctor_tries_to_decode_media(monkeypatch):
+    def media_check():
+        out = CliRunner().invoke(cli.app, ["doctor", "--json"])
+        (check,) = [c for c in json.loads(out.stdout)["checks"] if c["name"] == "media"]
+        return check
+
+    assert media_check()["status"] == "ok" and "seccomp" in media_check()["message"]
+    monkeypatch.setattr("penstock.media.decoders.PACKAGES", {"no_such_module": "pillow"})
+    missing = media_check()
+    assert missing["message"] == "cannot be decoded: pillow not installed"
+    assert missing["suggestion"] == "pip install 'penstock[media]'"
 
 
 def test_doctor_refuses_an_invalid_port():

@@ -42,7 +42,7 @@ def test_control_tokens_of_a_request_with_tools_are_text() -> None:
     tokenizer = tiny_tokenizer()
     said = (Message("user", (Text("<|endoftext|>"),)),)
     template, _ = form(FOR_TOOLS)
-    ids = template.encode(tokenizer, said, tools=TOOLS, answer_prefix="So")
+    ids = template.encode(tokenizer, said, tools=TOOLS, answer_prefix="So").token_ids
     assert tokenizer.decode(ids) == "[TOOL_CALLS]look;user=<|endoftext|>|So"
     assert END_OF_TEXT not in ids
 

@@ -14,6 +14,7 @@ from penstock.base.errors import ModelError
 from penstock.models.hub import catalogue, sources
 from penstock.models.hub.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueEntry
 from penstock.models.hub.hub_access import HubAccess
+from penstock.models.hub.mmproj_files import choose_mmproj
 from penstock.models.hub.model_files import ModelFiles, fingerprint
 from penstock.models.hub.sources import resolve_model
 from tests.support.servers.file_server import Files, publish, serving
@@ -375,3 +376,63 @@ def test_a_fingerprint_depends_on_files_in_subfolders(tmp_path: Path) -> None:
     dense.rename(tmp_path / "2_Dense" / "other.json")
     seen.add(fingerprint(ModelFiles("x", "folder", tmp_path)))
     assert len(seen) == 3
+
+
+def test_the_mmproj_file_beside_a_gguf_is_found(tmp_path: Path) -> None:
+    for name in ("m-q4_k_m.gguf", "mmproj-m-f16.gguf"):
+        (tmp_path / name).write_bytes(name.encode())
+    for name in (tmp_path, tmp_path / "m-q4_k_m.gguf"):
+        files = resolve_model(str(name), tmp_path)
+        assert files.path.name == "m-q4_k_m.gguf"
+        assert files.mmproj == tmp_path / "mmproj-m-f16.gguf"
+    assert resolve_model(str(tmp_path), tmp_path, mmproj="off").mmproj is None
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (("mmproj-F32.gguf", "mmproj-F16.gguf", "mmproj-BF16.gguf"), "mmproj-F16.gguf"),
+        (("a.mmproj-Q8_0.gguf", "a.mmproj-bf16.gguf"), "a.mmproj-bf16.gguf"),
+        (("m-mmproj.gguf",), "m-mmproj.gguf"),
+        (("mmproj-a-f16.gguf", "mmproj-b-f16.gguf"), None),
+        (("a.gguf", "mmproj.bin"), None),
+    ],
+)
+def test_the_mmproj_file_is_chosen_by_type_only(names: tuple[str, ...], chosen: str | None) -> None:
+    assert choose_mmproj(names) == chosen
+
+
+def test_a_named_mmproj_file_replaces_the_one_beside_the_model(tmp_path: Path) -> None:
+    for name in ("m.gguf", "mmproj-m.gguf", "other.gguf"):
+        (tmp_path / name).write_bytes(name.encode())
+    model, other = str(tmp_path / "m.gguf"), tmp_path / "other.gguf"
+    assert resolve_model(model, tmp_path, mmproj=str(other)).mmproj == other
+    with pytest.raises(ModelError, match=r"mmproj: .*no-such: no such file"):
+        resolve_model(model, tmp_path, mmproj=str(tmp_path / "no-such"))
+
+
+def test_the_mmproj_file_is_part_of_the_fingerprint(tmp_path: Path) -> None:
+    for name in ("m.gguf", "mmproj-m.gguf"):
+        (tmp_path / name).write_bytes(name.encode())
+    files = resolve_model(str(tmp_path), tmp_path)
+    assert fingerprint(files) != fingerprint(ModelFiles("m", "gguf", files.path))
+
+
+def test_the_mmproj_file_of_a_repository_is_downloaded_with_the_model(
+    hub: Files, tmp_path: Path
+) -> None:
+    names = ("m-Q4_K_M.gguf", "m-Q8_0.gguf", "mmproj-F16.gguf", "mmproj-F32.gguf")
+    publish(hub, "who/what", {name: name.encode() for name in names})
+    files = resolve_model("who/what/m-Q8_0.gguf", tmp_path, HubAccess(hub.url))
+    assert files.mmproj is not None
+    assert files.mmproj.read_bytes() == b"mmproj-F16.gguf"
+    assert sorted(path.name for path in files.path.parent.glob("*.gguf")) == [names[1], names[2]]
+    again = resolve_model("who/what/m-Q8_0.gguf", tmp_path, HubAccess(offline=True))
+    assert again.mmproj == files.mmproj
+
+
+def test_the_processor_files_of_a_folder_are_downloaded(hub: Files, tmp_path: Path) -> None:
+    names = ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json")
+    publish(hub, "who/what", FOLDER | dict.fromkeys(names, b"{}"))
+    files = resolve_model("who/what", tmp_path, HubAccess(hub.url))
+    assert all((files.path / name).exists() for name in names)

@@ -6,7 +6,7 @@ of token i. So a block that was lost, shared by mistake or overwritten changes e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -17,6 +17,8 @@ from penstock.scheduler import (
     MAX_DRAFT_TOKENS,
     Chunk,
     CpuKvCacheIndex,
+    MediaRun,
+    MediaSpan,
     NewSequence,
     SampledToken,
     Scheduler,
@@ -28,8 +30,18 @@ from penstock.scheduler import (
 VOCAB = 50
 
 
-def digest(before: bytes, token: int) -> bytes:
-    return blake2b(before + token.to_bytes(4, "little"), digest_size=8).digest()
+def digest(before: bytes, token: int, embedding: bytes = b"") -> bytes:
+    """Return the digest of a position. `embedding`: the encoded media at the position."""
+    return blake2b(before + token.to_bytes(4, "little") + embedding, digest_size=8).digest()
+
+
+def embeddings(spans: Iterable[MediaSpan]) -> dict[int, bytes]:
+    """Return the embedding of each token of `spans`, by its position."""
+    return {
+        span.start + row: span.digest + row.to_bytes(4, "little")
+        for span in spans
+        for row in range(span.length)
+    }
 
 
 def token_of(state: bytes, vocab: int = VOCAB) -> int:
@@ -41,11 +53,11 @@ def logprob_of(state: bytes, token: int) -> float:
     return -(int.from_bytes(digest(state, token), "little") % 1000) / 100
 
 
-def scores_alone(prompt: Sequence[int]) -> list[tuple[int, float]]:
+def scores_alone(prompt: Sequence[int], media: Sequence[MediaSpan] = ()) -> list[tuple[int, float]]:
     """Return the tokens of a prompt after the first with their log-probabilities."""
-    scores, state = [], b""
-    for token, following in pairwise(prompt):
-        state = digest(state, token)
+    scores, state, rows = [], b"", embeddings(media)
+    for position, (token, following) in enumerate(pairwise(prompt)):
+        state = digest(state, token, rows.get(position, b""))
         scores.append((following, logprob_of(state, following)))
     return scores
 
@@ -93,11 +105,12 @@ def answer_alone(
     stops: frozenset[int],
     guide: ScriptedGuide | None = None,
     vocab: int = VOCAB,
+    media: Sequence[MediaSpan] = (),
 ) -> list[int]:
     """Return the answer to a request, computed without a scheduler."""
-    state = b""
-    for token in prompt:
-        state = digest(state, token)
+    state, rows = b"", embeddings(media)
+    for position, token in enumerate(prompt):
+        state = digest(state, token, rows.get(position, b""))
     answer: list[int] = []
     if guide is not None and max_tokens:
         answer += guide.force(max_tokens - 1)
@@ -122,6 +135,7 @@ def answer_alone(
 class Row:
     tokens: list[int]
     is_scored: bool
+    media: tuple[MediaRun, ...] = ()
     blocks: list[int] = field(default_factory=list)
 
 
@@ -184,7 +198,7 @@ class FakeRuntime:
         for admit in plan.admissions:
             assert admit.row not in self.rows, "a row has two tenants"
             is_scored = admit.prompt_logprobs is not None
-            self.rows[admit.row] = Row(list(admit.token_ids), is_scored)
+            self.rows[admit.row] = Row(list(admit.token_ids), is_scored, admit.media)
         for append in plan.blocks:
             self.rows[append.row].blocks.extend(append.blocks)
         for forced in plan.forced:
@@ -233,6 +247,10 @@ class FakeRuntime:
         tokens = [*row.tokens[: chunk.start + chunk.length], *chunk.draft_tokens]
         after = []
         assert chunk.length > 0
+        end = chunk.start + chunk.length
+        runs = [] if self.forgets else row.media
+        assert not any(run.whole and run.start < end < run.start + run.length for run in runs)
+        rows = embeddings(MediaSpan(run.start, run.length, run.digest) for run in row.media)
         state = b""
         if chunk.start:
             block, offset = divmod(chunk.start - 1, self.block_size)
@@ -241,7 +259,7 @@ class FakeRuntime:
             state = before
         for position in range(chunk.start, len(tokens)):
             block, offset = divmod(position, self.block_size)
-            state = digest(state, tokens[position])
+            state = digest(state, tokens[position], rows.get(position, b""))
             after.append(state)
             place = (row.blocks[block], offset)
             assert place not in written, "two chunks write to one place"
@@ -305,6 +323,7 @@ class Harness:
         held: bool = False,
         prompt_logprobs: int | None = None,
         group: str = "",
+        media: tuple[MediaSpan, ...] = (),
     ) -> None:
         new = NewSequence(
             id,
@@ -316,6 +335,10 @@ class Harness:
             cache_salt=salt,
             prompt_logprobs=prompt_logprobs,
             group=group,
+            media=media,
+            media_runs=tuple(
+                MediaRun(span.start, span.length, span.digest, 0, span.whole) for span in media
+            ),
         )
         if held:
             self.scheduler.enqueue_unready(new)

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.base.errors import ContextLengthExceeded, Overloaded
-from penstock.scheduler import StepPlan, StepResult
+from penstock.base.errors import ContextLengthExceeded, InvalidRequest, Overloaded
+from penstock.scheduler import MediaSpan, StepPlan, StepResult
 
 STEMS = ([1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 9, 9, 9, 9], [5, 5, 5, 5, 5, 5, 5, 5])
 
@@ -58,6 +58,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         unready=st.booleans(),
         prompt_logprobs=st.none() | st.just(0),
         group=st.sampled_from(["", "", "a", "b"]),
+        image=st.none() | st.tuples(st.integers(0, 7), st.integers(1, 8), st.sampled_from("AB")),
+        whole=st.booleans(),
     )
     def submit(
         self,
@@ -71,8 +73,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         unready: bool,
         prompt_logprobs: int | None,
         group: str,
+        image: tuple[int, int, str] | None,
+        whole: bool,
     ) -> None:
         prompt, id = stem[:cut] + tail, f"r{self.count}"
+        media: tuple[MediaSpan, ...] = ()
+        if image is not None and image[0] < len(prompt):
+            start, length, content = image
+            length = min(length, len(prompt) - start)
+            media = (MediaSpan(start, length, content.encode(), whole),)
         self.count += 1
         harness = self.harness
         gauges = harness.scheduler.gauges()
@@ -85,10 +94,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             guides = [None if opening is None else ScriptedGuide(tuple(opening)) for _ in range(2)]
             guide = None if unready else guides[0]
             harness.submit(
-                id, prompt, max_tokens, stops, salt, guide, unready, prompt_logprobs, group
+                *(id, prompt, max_tokens, stops, salt, guide, unready, prompt_logprobs, group),
+                media,
             )
         except ContextLengthExceeded:
             assert len(prompt) > harness.max_model_len - min(max_tokens, 1)
+            return
+        except InvalidRequest:
+            assert media[0].whole and media[0].length > harness.runtime.max_num_batched_tokens
             return
         except Overloaded:
             assert left_over >= harness.max_queue and not joins
@@ -97,10 +110,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.groups[id] = group
         room = harness.max_model_len - len(prompt)
         self.expected[id] = answer_alone(
-            prompt, min(max_tokens, room), stops, guides[1], harness.vocab
+            prompt, min(max_tokens, room), stops, guides[1], harness.vocab, media
         )
         scored = prompt_logprobs is not None
-        self.expected_scores[id] = scores_alone(prompt) if scored else []
+        self.expected_scores[id] = scores_alone(prompt, media) if scored else []
         if unready and guides[0] is not None:
             self.unready[id] = guides[0]
         else:

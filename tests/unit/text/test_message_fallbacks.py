@@ -223,7 +223,7 @@ def test_clients_cannot_forge_control_tokens_around_calls(syntax: str) -> None:
         ]
 
     def control_tokens(text: str) -> list[int]:
-        ids = template.encode(tokenizer, talk(text), tools=TOOLS)
+        ids = template.encode(tokenizer, talk(text), tools=TOOLS).token_ids
         shown = b"".join(map(tokenizer.token_bytes, ids)).decode()
         assert shown == template.render(talk(text), tools=TOOLS)
         return [token for token in ids if token in tokenizer.control_ids]

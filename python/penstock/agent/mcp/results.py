@@ -1,4 +1,4 @@
-"""Results of MCP calls, as text for the model."""
+"""Results of MCP calls, as text and images for the model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+from penstock.base.data_url import decode_base64
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -16,20 +18,23 @@ MAX_RESULT_BYTES: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of a call: the text that the model sees."""
+    """The result of a call: the text that the model sees, and the images for a model that reads
+    images."""
 
     text: str
     is_error: bool = False
+    images: tuple[bytes, ...] = ()
 
 
 def call_result(result: CallToolResult) -> CallResult:
-    """Return the content of a result, one line or more per part. Images and sounds are named, not
-    shown."""
+    """Return the content of a result, one line or more per part. Images and sounds are named in the
+    text."""
     parts = [_part(part) for part in result.content]
     text = "\n".join(parts)
     if not parts and result.structured_content is not None:
         text = msgspec.json.encode(result.structured_content).decode()
-    return CallResult(shortened(text), bool(result.is_error))
+    images = tuple(filter(None, map(_image, result.content)))
+    return CallResult(shortened(text), bool(result.is_error), images)
 
 
 def shortened(text: str, limit: int = MAX_RESULT_BYTES) -> str:
@@ -39,6 +44,16 @@ def shortened(text: str, limit: int = MAX_RESULT_BYTES) -> str:
         return data.decode()
     kept = data[:limit].decode(errors="ignore")
     return f"{kept}\n[cut: {len(data) - limit} of {len(data)} bytes are not shown]"
+
+
+def _image(part: Any) -> bytes | None:
+    """Return the content of an image, None for any other part and for invalid base64."""
+    if part.type != "image":
+        return None
+    try:
+        return decode_base64(part.data)
+    except ValueError:
+        return None
 
 
 def _part(part: Any) -> str:

@@ -103,6 +103,7 @@ class ExecutePython:
             _shown(result, directory, self._timeout_s),
             is_error=result.status != "success",
             files=output_files(result.files, arguments.outputs),
+            images=result.images,
         )
 
 

@@ -52,7 +52,7 @@ class McpTool:
             status="error" if result.is_error else "success",
             content=result.text,
         )
-        return ToolOutcome(activity, result.text, result.is_error)
+        return ToolOutcome(activity, result.text, result.is_error, images=result.images)
 
 
 def _object_schema(schema: dict[str, Any]) -> dict[str, Any]:

@@ -67,12 +67,14 @@ class ToolOutcome:
       stored files, or a text.
     - `is_error`: the call failed.
     - `files`: output files, which the loop stores.
+    - `images`: image files of the result, for a model that reads images.
     """
 
     activity: ToolActivity
     result: dict[str, Any] | str
     is_error: bool = False
     files: tuple[OutputFile, ...] = ()
+    images: tuple[bytes, ...] = ()
 
 
 class Tool(Protocol[A]):

@@ -165,8 +165,8 @@ class ServedModel:
         return _LeasedRun(opened, opened.loaded.runners.must_generate().run(request))
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
-        """Store the files attached to a request, and return the request with texts instead of
-        files. Raises the exceptions of `run`."""
+        """Store the files attached to a request, and return the request with media and
+        texts instead of files. Raises the exceptions of `run`."""
         async with self.lease() as model:
             return await model.runners.must_generate().attach(request)
 

@@ -50,6 +50,7 @@ ENGINE_GAUGES: Final = {
     "kv_cache_blocks_total": "kv_cache_blocks_total",
     "host_cache_blocks_used": "host_cache_blocks_used",
     "host_cache_blocks_total": "host_cache_blocks_total",
+    "encoder_cache_bytes": "encoder_cache_bytes",
 }
 ENGINE_COUNTERS: Final = {
     "tokens_processed": "tokens_processed",
@@ -72,6 +73,10 @@ ENGINE_COUNTERS: Final = {
     "speculation_confirmed_tokens": "accepted_tokens",
     "host_cache_saves": "host_cache_saves",
     "host_cache_restores": "host_cache_restores",
+    "encoder_cache_hits": "encoder_cache_hits",
+    "encoder_cache_misses": "encoder_cache_misses",
+    "media_items_encoded": "media_items_encoded",
+    "media_encode_seconds": "media_encode_seconds",
 }
 
 

@@ -14,6 +14,8 @@ import numpy as np
 from penstock.adapters.view import AdapterView
 from penstock.agent import Runners, SharedState, load_runners
 from penstock.agent.attachments import Attachments
+from penstock.agent.lazy_fetcher import LazyFetcher
+from penstock.agent.model_media import MediaAccess
 from penstock.agent.server_tools import ServerTools
 from penstock.api.app import create_app
 from penstock.api.models.model_catalog import ModelCatalog
@@ -38,7 +40,6 @@ from penstock.store.sql.probe import can_open_immediately
 
 if TYPE_CHECKING:
     from penstock.api.serving.mcp_listener import McpListener
-    from penstock.fetch import Fetched, Fetcher
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +75,9 @@ class ApiProcess:
         )
         self._store_settings = task.server.store.with_defaults(read_environment().home)
         self._store = LazyStore(self._store_settings)
-        fetcher = _LazyFetcher(task.server.fetch_allow)
+        fetcher = LazyFetcher(task.server.fetch_allow)
         self._attachments = Attachments(self._store.files, fetcher)
+        self._media = MediaAccess(task.server.media, fetcher)
         self._access_log = None
         if not task.server.disable_access_log:
             self._access_log = AccessLog(task.server.access_log_format)
@@ -212,7 +214,9 @@ class ApiProcess:
         """Connect to an engine. Load the model's tokenizer and templates while the engine loads its
         weights. Raises ModelError."""
         client = EngineClient(socket_path, RequestObserver(self._metrics))
-        state = SharedState(self._attachments, self._store.sessions, self._tools.provider)
+        state = SharedState(
+            self._attachments, self._store.sessions, self._tools.provider, self._media
+        )
         try:
             runners = await asyncio.to_thread(_load_runners, settings, client, adapters, state)
             await client.wait_ready()
@@ -221,37 +225,18 @@ class ApiProcess:
             raise
 
         async def close() -> None:
-            runners.close()
+            await runners.close()
             await client.close()
 
         return LoadedModel(runners, client, lambda: client.serving, close)
-
-
-class _LazyFetcher:
-    """A Fetcher that is created when the first URL is fetched, because its HTTP client takes 0.1 s
-    to load."""
-
-    def __init__(self, allowed: tuple[str, ...]) -> None:
-        self._allowed = allowed
-        self._fetcher: Fetcher | None = None
-
-    async def fetch(self, url: str, *, field: str) -> Fetched:
-        if self._fetcher is None:
-            made = await asyncio.to_thread(_make_fetcher, self._allowed)
-            self._fetcher = self._fetcher or made  # a concurrent fetch may have created one
-        return await self._fetcher.fetch(url, field=field)
-
-
-def _make_fetcher(allowed: tuple[str, ...]) -> Fetcher:
-    from penstock.fetch import AllowList, Fetcher
-
-    return Fetcher(AllowList(allowed))
 
 
 def _load_runners(
     settings: EngineSettings, engine: Engine, adapters: AdapterView, state: SharedState
 ) -> Runners:
     environment = read_environment()
-    files = resolve_model(settings.model, environment.home, hub_access_of(environment))
+    files = resolve_model(
+        settings.model, environment.home, hub_access_of(environment), mmproj=settings.mmproj
+    )
     sampling = operator_sampling(settings)
     return load_runners(files, engine, settings.tool_call_parser, adapters, sampling, state)

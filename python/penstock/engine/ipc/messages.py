@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from penstock.base.errors import InvalidRequest
 from penstock.dialog import Sampling
 from penstock.engine.types import (
     AdapterSource,
@@ -29,7 +30,8 @@ from penstock.engine.types import (
 )
 from penstock.grammar.vocabulary import Vocabulary
 
-MAX_FRAME_BYTES = 64 * 1024 * 1024
+MAX_FRAME_BYTES = 512 * 1024 * 1024
+"""Most bytes of a frame. The largest frames are requests with prepared media."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -196,8 +198,15 @@ def _decoded(sampling: bytes) -> Sampling:
 
 
 def frame(message: ToEngine | FromEngine) -> bytes:
-    """Return the frame of a message: its length and its encoded bytes."""
+    """Return the frame of a message: its length and its encoded bytes. Raises InvalidRequest for a
+    message over MAX_FRAME_BYTES, which the other end would not read."""
     body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise InvalidRequest(
+            f"the request with its prepared media has {len(body):,} bytes; the limit is"
+            f" {MAX_FRAME_BYTES:,}",
+            code="media_too_large",
+        )
     return _LENGTH.pack(len(body)) + body
 
 

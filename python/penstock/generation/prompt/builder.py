@@ -7,38 +7,59 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import GenerateRequest, Message, Text
+from penstock.dialog import GenerateRequest, Message, Part, Text
+from penstock.generation.media.loader import LoadedMedia
+from penstock.generation.media.placement import MediaPlacement, PlacedPrompt
 from penstock.generation.prompt.context_budget import ContextBudget, Prompt
 from penstock.generation.prompt.texts import shown_tools, texts_of
+from penstock.models.media.processor import MediaProcessor
 from penstock.text import ChatTemplate, Tokenizer
 from penstock.text.fim import fim_tokens_of
 from penstock.text.prompt_length_check import exceeds_room, needs_length_check, overfull_end
 
 SYSTEM_ROLES: Final = ("system", "developer")
+NO_MEDIA: Final[LoadedMedia] = {}
 
 
 class PromptBuilder:
     """Renders and tokenizes requests for one model. Thread-safe.
 
-    `template`: the chat template, None if the model has none.
+    - `template`: the chat template, None if the model has none.
+    - `processor`: places media, None for a model that reads text only.
     """
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        processor: MediaProcessor | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._processor = processor
         self._template = template
         self._fill_in = fim_tokens_of(tokenizer.added_tokens)
 
     def build(
-        self, request: GenerateRequest, max_model_len: int, vocab_size: int
+        self,
+        request: GenerateRequest,
+        max_model_len: int,
+        vocab_size: int,
+        loaded: LoadedMedia = NO_MEDIA,
     ) -> tuple[Prompt, ...]:
-        """Return one tokenized prompt for the messages or for each prompt of a request.
+        """Return one tokenized prompt for the messages or for each prompt of a request. `loaded`:
+        the media of the messages.
 
         Raises ContextLengthExceeded, and InvalidRequest for invalid token ids, an unsupported
         feature, or messages that the template cannot render.
         """
         budget = ContextBudget(request, max_model_len)
         if request.messages is not None:
-            return (budget.prompt(self._of_messages(request, request.messages, budget)),)
+            placement = MediaPlacement(self._tokenizer, self._processor, loaded)
+            placed = self._of_messages(request, request.messages, budget, placement)
+            media = tuple(item.for_engine() for item in placed.items)
+            positions = placement.rope_positions(placed)
+            whole = budget.prompt(placed.token_ids)
+            return (replace(whole, media=media, rope_positions=positions),)
         given = request.prompts if request.prompt is None else (request.prompt,)
         for prompt in given:
             if not isinstance(prompt, str):
@@ -120,25 +141,33 @@ class PromptBuilder:
         return len(self._tokenizer.encode(text))
 
     def _of_messages(
-        self, request: GenerateRequest, messages: Sequence[Message], budget: ContextBudget
-    ) -> list[int]:
+        self,
+        request: GenerateRequest,
+        messages: Sequence[Message],
+        budget: ContextBudget,
+        placement: MediaPlacement,
+    ) -> PlacedPrompt:
         if self._template is None:
             raise InvalidRequest(
                 "this model has no chat template; use completions with a prompt",
                 field="messages",
                 code="no_chat_template",
             )
-        ids = self._render(request, messages, budget)
-        if ids is not None and budget.fits(ids):
-            return ids
+        prompt = self._render(request, messages, budget, placement)
+        if prompt is not None and budget.fits(prompt.token_ids):
+            return prompt
         if not budget.truncate:
-            raise budget.exceeded(ids)
-        return self._of_newest(request, messages, budget)
+            raise budget.exceeded(None if prompt is None else prompt.token_ids)
+        return self._of_newest(request, messages, budget, placement)
 
     def _render(
-        self, request: GenerateRequest, messages: Sequence[Message], budget: ContextBudget
-    ) -> list[int] | None:
-        """Return the token ids of a conversation, or None if it is certain that they cannot fit."""
+        self,
+        request: GenerateRequest,
+        messages: Sequence[Message],
+        budget: ContextBudget,
+        placement: MediaPlacement,
+    ) -> PlacedPrompt | None:
+        """Return the prompt of a conversation, or None if it is certain that it cannot fit."""
         assert self._template is not None
         tools = shown_tools(request)
         texts = texts_of(messages, tools)
@@ -146,33 +175,39 @@ class PromptBuilder:
             texts.shown, budget
         ):
             return None
-        return self._template.encode(
+        chat = self._template.encode(
             self._tokenizer,
             messages,
             tools=tools,
             reasoning=request.reasoning,
             answer_prefix=request.answer_prefix,
         )
+        return placement.place(chat, messages)
 
     def _of_newest(
-        self, request: GenerateRequest, messages: Sequence[Message], budget: ContextBudget
-    ) -> list[int]:
+        self,
+        request: GenerateRequest,
+        messages: Sequence[Message],
+        budget: ContextBudget,
+        placement: MediaPlacement,
+    ) -> PlacedPrompt:
         """Return the prompt of the newest turns that fit. System messages are always kept.
 
-        A turn starts at a user message. If the last turn alone is too long, only the end of its
-        user message is kept. Raises ContextLengthExceeded.
+        A turn starts at a user message, and is dropped with its media. If the last turn alone is
+        too long, only the end of its user message's text is kept, with all its media. Raises
+        ContextLengthExceeded.
         """
         starts = [i for i, m in enumerate(messages) if m.role == "user"] or [len(messages) - 1]
         low, high = 0, len(starts) - 1
-        best: list[int] | None = None
+        best: PlacedPrompt | None = None
         while low <= high:
             middle = (low + high) // 2
-            ids = self._render(request, _since(messages, starts[middle]), budget)
-            if ids is not None and budget.fits(ids):
-                best, high = ids, middle - 1
+            prompt = self._render(request, _since(messages, starts[middle]), budget, placement)
+            if prompt is not None and budget.fits(prompt.token_ids):
+                best, high = prompt, middle - 1
             else:
                 low = middle + 1
-        return best or self._of_last_end(request, messages, starts[-1], budget)
+        return best or self._of_last_end(request, messages, starts[-1], budget, placement)
 
     def _of_last_end(
         self,
@@ -180,7 +215,8 @@ class PromptBuilder:
         messages: Sequence[Message],
         start: int,
         budget: ContextBudget,
-    ) -> list[int]:
+        placement: MediaPlacement,
+    ) -> PlacedPrompt:
         if messages[start].role in SYSTEM_ROLES:
             raise budget.exceeded(None)
         kept = _since(messages, start)
@@ -191,12 +227,13 @@ class PromptBuilder:
         while keep > 0:
             data = b"".join(map(self._tokenizer.token_bytes, words[-keep:]))
             end = data.decode("utf-8", "ignore")
-            others = tuple(part for part in kept[at].parts if not isinstance(part, Text))
-            shorter = Message(kept[at].role, (Text(end), *others), kept[at].name)
-            ids = self._render(request, [*kept[:at], shorter, *kept[at + 1 :]], budget)
-            if ids is not None and budget.fits(ids):
-                return ids
-            excess = len(ids) - budget.room if ids is not None else keep // 2
+            shorter = Message(kept[at].role, _with_end(kept[at].parts, end), kept[at].name)
+            prompt = self._render(
+                request, [*kept[:at], shorter, *kept[at + 1 :]], budget, placement
+            )
+            if prompt is not None and budget.fits(prompt.token_ids):
+                return prompt
+            excess = len(prompt.token_ids) - budget.room if prompt is not None else keep // 2
             keep -= max(excess, 1)
         raise budget.exceeded(None)
 
@@ -208,6 +245,20 @@ def _since(messages: Sequence[Message], start: int) -> list[Message]:
         for index, message in enumerate(messages)
         if index >= start or message.role in SYSTEM_ROLES
     ]
+
+
+def _with_end(parts: Sequence[Part], end: str) -> tuple[Part, ...]:
+    """Return the parts of a message in which only `end`, the end of all text, is left of it."""
+    left = len(end)
+    kept: list[Part] = []
+    for part in reversed(parts):
+        if isinstance(part, Text):
+            text = part.text[-left:] if left > 0 else ""
+            left -= len(part.text) + 1  # the line break between two texts
+            part = Text(text)
+        if not isinstance(part, Text) or part.text:
+            kept.append(part)
+    return tuple(reversed(kept))
 
 
 def _check_ids(ids: Sequence[int], vocab_size: int) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import GenerateRequest
+from penstock.engine.types import MediaItem
 
 LONGEST_TOKEN_CHARS: Final = 512
 """Upper bound of the characters of a token: a text with more characters per token cannot fit."""
@@ -26,6 +27,7 @@ class Prompt:
     - `echo`: the text of the prompt if the answers echo it, else "".
     - `echoed_control`: control tokens that are part of `echo`.
     - `lead`: number of tokens at the start of the prompt that are not part of `echo`.
+    - `media`, `rope_positions`: see `TokenRequest`.
     """
 
     token_ids: tuple[int, ...]
@@ -34,6 +36,8 @@ class Prompt:
     echo: str = ""
     echoed_control: frozenset[int] = frozenset()
     lead: int = 0
+    media: tuple[MediaItem, ...] = ()
+    rope_positions: bytes = b""
 
 
 class ContextBudget:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from penstock.base.errors import ModelError
-from penstock.models.configuration.gguf_rope import gguf_rope_scaling
+from penstock.models.configuration.gguf_rope import gguf_rope_axes, gguf_rope_scaling
 from penstock.models.configuration.unsupported_keys import (
     GGUF_EXPERTS_NEUTRAL,
     GGUF_NEUTRAL,
@@ -56,7 +56,8 @@ def gguf_decoder_spec(
         raise ModelError(f"{where}: {architecture}.block_count {layers} is not in 1..{MAX_LAYERS}")
     theta = file.real(f"{architecture}.rope.freq_base", 10_000.0)
     local_theta = file.real(f"{architecture}.rope.freq_base_swa", theta)
-    rope = RopeSpec(theta, rotary_dim, gguf_rope_scaling(file, architecture))
+    scaling, axes = gguf_rope_scaling(file, architecture), gguf_rope_axes(file, architecture)
+    rope = RopeSpec(theta, rotary_dim, scaling, axes)
     return DecoderSpec(
         architecture=architecture,
         hidden_size=width,

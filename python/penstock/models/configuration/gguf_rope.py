@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.unsupported_keys import Neutral, refuse_unsupported
+from penstock.models.decoder.rope import chunked_axes, interleaved_axes
 from penstock.models.decoder.spec import LinearScaling, LongRopeScaling, RopeScaling, YarnScaling
 from penstock.models.decoder.tensor_names import LONGROPE_FACTORS
 from penstock.quant.gguf.gguf_file import GgufFile
@@ -34,6 +35,19 @@ def gguf_rope_scaling(file: GgufFile, architecture: str) -> RopeScaling | None:
         return _yarn(file, architecture, factor or 1.0)
     refuse_unsupported(str(file.path), file.metadata, _OTHER_NEUTRAL, f"{prefix}.")
     return LinearScaling(factor) if kind == "linear" and factor not in (0.0, 1.0) else None
+
+
+def gguf_rope_axes(file: GgufFile, architecture: str) -> tuple[int, ...]:
+    """Return `RopeSpec.axes`: () if the file has no `rope.dimension_sections`. The architectures of
+    the Qwen3 family interleave the axes."""
+    key = f"{architecture}.rope.dimension_sections"
+    if key not in file.metadata:
+        return ()
+    sections = [int(pairs) for pairs in file.numbers(key)]
+    if len(sections) not in (3, 4) or min(sections) < 0 or any(sections[3:]):
+        raise ModelError(f"{file.path}: {key} {sections} is not a list of three sizes")
+    axes = interleaved_axes if architecture.startswith("qwen3") else chunked_axes
+    return axes(sections[:3])
 
 
 def _yarn(file: GgufFile, architecture: str, factor: float) -> YarnScaling:

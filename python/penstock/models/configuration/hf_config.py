@@ -33,5 +33,6 @@ class HfConfig(msgspec.Struct):
     partial_rotary_factor: float | None = None
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
+    mrope_interleaved: bool = False
     original_max_position_embeddings: int | None = None
     is_causal: bool | None = None

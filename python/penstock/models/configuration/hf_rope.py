@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.hf_config import HfConfig
+from penstock.models.decoder.rope import chunked_axes, interleaved_axes
 from penstock.models.decoder.spec import (
     LinearScaling,
     Llama3Scaling,
@@ -45,6 +46,8 @@ class RopeParameters(msgspec.Struct):
     truncate: bool = True
     short_factor: list[float] | None = None
     long_factor: list[float] | None = None
+    mrope_section: list[int] | None = None
+    mrope_interleaved: bool | None = None
 
 
 def head_dim(config: HfConfig) -> int:
@@ -93,14 +96,28 @@ def _rope(config: HfConfig, rope: RopeParameters, theta: float | None, where: st
     none."""
     partial = rope.partial_rotary_factor or config.partial_rotary_factor or 1.0
     theta = rope.rope_theta or theta or 10_000.0
-    return RopeSpec(theta, int(head_dim(config) * partial), _scaling(config, rope, where))
+    scaling = _scaling(config, rope, where)
+    return RopeSpec(theta, int(head_dim(config) * partial), scaling, _axes(config, rope, where))
+
+
+def _axes(config: HfConfig, rope: RopeParameters, where: str) -> tuple[int, ...]:
+    """Return `RopeSpec.axes`."""
+    sections = rope.mrope_section
+    if sections is None:
+        return ()
+    if len(sections) != 3 or min(sections) < 0:
+        raise ModelError(f"{where}: mrope_section {sections} is not a list of three sizes")
+    interleaved = rope.mrope_interleaved
+    if interleaved is None:
+        interleaved = config.mrope_interleaved
+    return interleaved_axes(sections) if interleaved else chunked_axes(sections)
 
 
 def _scaling(config: HfConfig, rope: RopeParameters, where: str) -> RopeScaling | None:
     kind = rope.rope_type or rope.type or "default"
     if kind == "su" or (kind == "yarn" and rope.long_factor):  # the first release of Phi-3
         kind = "longrope"
-    if kind in ("default", "mrope"):  # mrope: for text, all position components are equal
+    if kind in ("default", "mrope"):  # `RopeSpec.axes` describes mrope
         return None
     if kind not in ("linear", "llama3", "yarn", "longrope"):
         raise ModelError(

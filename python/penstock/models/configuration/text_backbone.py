@@ -26,6 +26,7 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "Qwen2VLForConditionalGeneration": "qwen2",
     "Qwen2_5_VLForConditionalGeneration": "qwen2",
     "Qwen3VLForConditionalGeneration": "qwen3",
+    "Qwen3VLMoeForConditionalGeneration": "qwen3_moe",
     "SmolVLMForConditionalGeneration": "llama",
 }
 """Architecture of a multimodal model -> the `model_type` of its language model, if the config has
@@ -37,6 +38,7 @@ _FAMILY_TYPES: Final = {
     "qwen2_5_vl": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
 }
 _VICUNA: Final = {
     "hidden_size": 4096,
@@ -56,14 +58,34 @@ _QWEN2_VL: Final = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 1e6,
 }
+# Qwen3-VL interleaves the axes of its positions even if its config does not say so.
+_QWEN3_VL: Final = _QWEN | {
+    "max_position_embeddings": 128_000,
+    "rope_theta": 5e5,
+    "mrope_interleaved": True,
+}
 _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "llama": _VICUNA,
     "mistral": _VICUNA | {"intermediate_size": 14_336},
     "qwen2": _QWEN,
-    "qwen3": _QWEN,
+    "qwen3": _QWEN3_VL,
     "qwen2_vl_text": _QWEN2_VL,
     "qwen2_5_vl_text": _QWEN2_VL,
-    "qwen3_vl_text": _QWEN | {"max_position_embeddings": 128_000, "rope_theta": 5e5},
+    "qwen3_vl_text": _QWEN3_VL,
+    "qwen3_vl_moe_text": {
+        "hidden_size": 2048,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "intermediate_size": 5632,
+        "vocab_size": 151_936,
+        "max_position_embeddings": 128_000,
+        "rope_theta": 5e5,
+        "moe_intermediate_size": 1408,
+        "num_experts_per_tok": 4,
+        "num_local_experts": 60,
+        "norm_topk_prob": True,
+    },
     "gemma3_text": {
         "hidden_size": 2304,
         "num_hidden_layers": 26,

@@ -7,8 +7,10 @@ Triton. It does not depend on the backend.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
+
+import numpy as np
 
 from penstock.kernels.communicator import SINGLE_RANK, Communicator
 from penstock.kernels.lora_slots import AdapterSlots, StorageDtype
@@ -48,6 +50,15 @@ class _Layer(Generic[Tensor]):
     attention_post_norm: Tensor | None
     mlp_post_norm: Tensor | None
     sinks: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rotation(Generic[Tensor]):
+    """A RoPE table with one row per token of a step. `inputs`: the step with the rows of this table
+    as positions."""
+
+    table: Tensor
+    inputs: StepInputs[Tensor]
 
 
 class _LoraLinears(Generic[Tensor]):
@@ -108,6 +119,7 @@ class Decoder(Generic[Tensor]):
         if spec.local_rope is not None:
             self._local_rope = ops.constant(rope_table(spec.local_rope, positions))
         self._no_rope = ops.constant(identity_table(positions))
+        self._axes = ops.constant(np.array(spec.rope.axes, np.int32))
         self._embedding, self._head = self._pack_ends(weights, ops)
         self._final_norm = ops.constant(weights.final_norm())
         self._layers: list[_Layer[Tensor]] = []
@@ -139,18 +151,23 @@ class Decoder(Generic[Tensor]):
         slots: AdapterSlots | None = None,
     ) -> Tensor:
         """Return the final hidden states, which the language-model head reads: [S, W] of the tokens
-        with the indices `rows`, or [T, W] of all tokens if `rows` is None."""
+        with the indices `rows`, or [T, W] of all tokens if `rows` is None. `inputs.media` replaces
+        the embeddings of its tokens."""
         spec = self.spec
         linear: _LoraLinears[Tensor] = _LoraLinears(ops, slots, inputs.adapters)
-        x = residual = ops.embedding(self._embedding, inputs.tokens, spec.embedding_scale)
+        rotation = self._rotation(ops, inputs)
+        deep = () if inputs.media is None else inputs.media.deep
+        # The rows of `deep` are those of all tokens: the last layer must not have dropped any.
+        gathered = len(self._layers) - 1 if len(deep) < len(self._layers) else None
+        x = residual = self._embed(ops, inputs)
         for index, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):
             if index == 0:
                 x = ops.rms_norm(x, layer.attention_norm, spec.norm_eps)
             else:
                 x, residual = ops.add_rms_norm(x, residual, layer.attention_norm, spec.norm_eps)
             linear.first = self._first_linears[index]
-            x = self._attend(ops, linear, x, layer, inputs, cache)
-            if rows is not None and index == len(self._layers) - 1:  # other tokens are not needed
+            x = self._attend(ops, linear, x, layer, inputs, cache, rotation)
+            if rows is not None and index == gathered:  # other tokens are not needed
                 x = ops.gather_rows(x, rows)
                 residual = ops.gather_rows(residual, rows)
                 linear.rows = inputs.sampled_adapters
@@ -159,8 +176,27 @@ class Decoder(Generic[Tensor]):
             x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, spec.norm_eps)
             x = self._communicator.all_reduce(self._feed_forward(ops, linear, x, layer))
             x = self._post_norm(ops, x, layer.mlp_post_norm)
+            if inputs.media is not None and index < len(deep):
+                x = ops.add_rows(x, deep[index], inputs.media.index)
+        if rows is not None and gathered is None:
+            x, residual = ops.gather_rows(x, rows), ops.gather_rows(residual, rows)
         states, _ = ops.add_rms_norm(x, residual, self._final_norm, spec.norm_eps)
         return states
+
+    def _embed(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> Tensor:
+        x = ops.embedding(self._embedding, inputs.tokens, self.spec.embedding_scale)
+        if inputs.media is None:
+            return x
+        return ops.replace_rows(x, inputs.media.rows, inputs.media.index)
+
+    def _rotation(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> _Rotation[Tensor] | None:
+        """Return the rotation by three positions per token, or None if tokens have one position."""
+        media = inputs.media
+        if media is None or media.rope_rows is None:
+            return None
+        time, height, width = media.rope_positions
+        table = ops.mrope_rows(self._rope, time, height, width, self._axes)
+        return _Rotation(table, replace(inputs, positions=media.rope_rows))
 
     def _attend(
         self,
@@ -170,13 +206,17 @@ class Decoder(Generic[Tensor]):
         layer: _Layer[Tensor],
         inputs: StepInputs[Tensor],
         cache: LayerCache[Tensor],
+        rotation: _Rotation[Tensor] | None,
     ) -> Tensor:
         """Compute attention, without the output projection: [T, W] -> [T, H * D]."""
         spec = self.spec
         heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
         scale = spec.attention_scale or spec.head_dim**-0.5
         qkv = linear(x, layer.qkv, QKV)
-        q = ops.rope_cache(qkv, layer.rope, inputs, cache, heads, layer.head_norm)
+        table, positioned = layer.rope, inputs
+        if rotation is not None and layer.rope is self._rope:
+            table, positioned = rotation.table, rotation.inputs
+        q = ops.rope_cache(qkv, table, positioned, cache, heads, layer.head_norm)
         if spec.bidirectional:
             return ops.bidirectional_attention(q, inputs, cache, heads, scale, layer.spec.window)
         return ops.attention(q, inputs, cache, heads, scale, layer.spec.window, layer.sinks)

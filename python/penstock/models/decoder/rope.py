@@ -4,6 +4,7 @@ scaling."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,19 @@ def rope_table(rope: RopeSpec, positions: int, factors: Floats | None = None) ->
     if amplitude != 1.0:
         table *= np.float32(amplitude)
     return table
+
+
+def chunked_axes(sections: Sequence[int]) -> tuple[int, ...]:
+    """Return the axis of each pair for mRoPE in chunks (Qwen2-VL, Qwen2.5-VL): the first
+    sections[0] pairs turn by time, the next ones by height, the last ones by width."""
+    return tuple(axis for axis, pairs in enumerate(sections) for _ in range(pairs))
+
+
+def interleaved_axes(sections: Sequence[int]) -> tuple[int, ...]:
+    """Return the axis of each pair for interleaved mRoPE (Qwen3-VL): time, height, width in turn,
+    until the pairs of height and width are used up; the others turn by time."""
+    pairs = range(sum(sections))
+    return tuple(i % 3 if i < 3 * sections[i % 3] else 0 for i in pairs)
 
 
 def identity_table(positions: int) -> Floats:

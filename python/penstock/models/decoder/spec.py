@@ -83,11 +83,16 @@ RopeScaling: TypeAlias = LinearScaling | Llama3Scaling | YarnScaling | LongRopeS
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
     """The rotary embedding (RoPE) of the first `rotary_dim` components of each head, with base
-    `theta`."""
+    `theta`.
+
+    - `axes`: for a model whose tokens have three positions (mRoPE), which of them turns each of the
+      rotary_dim / 2 pairs: 0 time, 1 height, 2 width; () for a model with one position per token.
+    """
 
     theta: float
     rotary_dim: int
     scaling: RopeScaling | None = None
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +262,11 @@ def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
     if rope.rotary_dim % 2 or not 2 <= rope.rotary_dim <= head_dim:
         raise ModelError(
             f"{where}: rotary dimension {rope.rotary_dim} is not an even number in 2..{head_dim}"
+        )
+    if rope.axes and len(rope.axes) != rope.rotary_dim // 2:
+        raise ModelError(
+            f"{where}: the sections of mRoPE have {len(rope.axes)} pairs, not"
+            f" {rope.rotary_dim // 2}"
         )
     if rope.theta <= 1:
         raise ModelError(f"{where}: rope base must be above 1, not {rope.theta}")

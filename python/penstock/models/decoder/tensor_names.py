@@ -115,7 +115,11 @@ def headless_names(names: TensorNames) -> TensorNames:
 def mlx_names(names: TensorNames) -> TensorNames:
     """Return `names` as in a Hugging Face folder written by MLX: all experts of a layer are one
     tensor."""
-    block = names.expert_gate.partition("experts.")[0] + MLX_EXPERTS
+    return stacked_names(names, names.expert_gate.partition("experts.")[0] + MLX_EXPERTS)
+
+
+def stacked_names(names: TensorNames, block: str) -> TensorNames:
+    """Return `names` with one tensor for all experts of a layer, after the prefix `block`."""
     return replace(
         names,
         expert_gate=f"{block}gate_proj",

@@ -1,20 +1,44 @@
 """Gemma 3: scaled embeddings, norms before and after each block and on query and key heads, GELU,
-and a sliding window with its own rotary embedding in five of six layers."""
+and a sliding window with its own rotary embedding in five of six layers. Images: SigLIP, whose
+patches are averaged by squares, normalized and projected; an image's tokens attend to each other in
+both directions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
+from penstock.base.errors import ModelError
+from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder, MediaFamily
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import all_but_last_of, typed_layers
 from penstock.models.configuration.hf_rope import local_rope_spec
+from penstock.models.configuration.media_config import (
+    PROJECTOR_ROOTS,
+    TOWER_ROOTS,
+    read_model_config,
+    text_width,
+    token_name,
+)
+from penstock.models.configuration.vision_config import vision_of
 from penstock.models.decoder.spec import DecoderSpec, RopeSpec
 from penstock.models.decoder.tensor_names import HF_NAMES
+from penstock.models.media.image_config import (
+    BILINEAR,
+    ImageConfig,
+    read_image_config,
+    square_or_sides,
+)
+from penstock.models.media.image_processor import ImageProcessor, PlainRows
+from penstock.models.media.tilings import SingleTile
+from penstock.models.towers.image_tower import ImageTowerSpec
+from penstock.models.towers.projector import ProjectorLayer, ProjectorSpec
+from penstock.models.towers.tower import MediaSpec
 from penstock.quant.gguf.gguf_file import GgufFile
 
 GGUF_WINDOW_PERIOD = 6
@@ -92,6 +116,75 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     )
 
 
+class MediaConfig(msgspec.Struct):
+    """The keys of a multimodal config.json, with the defaults of transformers' Gemma3Config."""
+
+    vision_config: dict[str, Any]
+    mm_tokens_per_image: int = 256
+    image_token_index: int | None = None
+    image_token_id: int | None = None
+
+    @property
+    def image_token(self) -> int:
+        """The id of the token of an image row."""
+        given = self.image_token_index if self.image_token_id is None else self.image_token_id
+        return 262_144 if given is None else given
+
+
+class Gemma3ImageConfig(ImageConfig):
+    """The keys of the image processor, with the defaults of transformers' Gemma3ImageProcessor."""
+
+    size: dict[str, int] | int | None = 224
+    resample: int = BILINEAR
+    do_pan_and_scan: bool | None = None
+
+
+def read_folder(folder: Path) -> MediaSpec:
+    """Read the media side of a folder. See MediaFamily."""
+    config, keys, where = read_model_config(folder, MediaConfig)
+    images = read_image_config(folder, Gemma3ImageConfig)
+    if images.do_pan_and_scan:
+        raise ModelError(f"{folder}: do_pan_and_scan true is not supported")
+    vision = vision_of(config.vision_config, where, TOWER_ROOTS)
+    lines, side = round(config.mm_tokens_per_image**0.5), vision.side // vision.patch
+    if lines < 1 or lines**2 != config.mm_tokens_per_image or side % lines or vision.rope:
+        raise ModelError(
+            f"{where}: mm_tokens_per_image {config.mm_tokens_per_image} must be a square whose root"
+            f" divides the {side} patches on a side of an image"
+        )
+    projector = ProjectorSpec(
+        PROJECTOR_ROOTS,
+        vision.spec.hidden_size,
+        (
+            ProjectorLayer(
+                "mm_input_projection_weight", text_width(keys, where), False, is_transposed=True
+            ),
+        ),
+        merge=side // lines,
+        reduction="mean",
+        norm="rms",
+        norm_name="mm_soft_emb_norm",
+        norm_eps=vision.spec.norm_eps,
+        norm_offset=1.0,
+    )
+    tower = ImageTowerSpec(
+        vision.spec,
+        vision.names,
+        projector,
+        images.normalization(where),
+        vision.patches,
+        scheme=vision.scheme,
+    )
+    tower.check(where)
+    start = token_name(folder, "boi_token", "<start_of_image>")
+    end = token_name(folder, "eoi_token", "<end_of_image>")
+    size = square_or_sides(images.size, "size", str(folder))
+    marking = PlainRows(merge=side // lines, before=f"\n\n{start}", after=f"{end}\n\n")
+    tiling = SingleTile(size, images.resample)
+    processor = ImageProcessor(start, config.image_token, vision.patch, tiling, marking, whole=True)
+    return MediaSpec(processor, (tower,))
+
+
 NAMES = replace(
     HF_NAMES,
     attention_post_norm="post_attention_layernorm",
@@ -110,4 +203,5 @@ FAMILY = Family(
         is_reranker=False,
     ),
     gguf=GgufDecoder("gemma3", gguf_spec),
+    media=MediaFamily("Gemma3ForConditionalGeneration", read_folder),
 )

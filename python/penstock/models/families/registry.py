@@ -23,6 +23,7 @@ from penstock.models.configuration.family import (
     HfDecoder,
     HfEncoder,
 )
+from penstock.models.configuration.mmproj import projector_of
 from penstock.models.configuration.text_backbone import (
     multimodal_architecture,
     text_backbone_config,
@@ -32,6 +33,7 @@ from penstock.models.decoder.tensor_names import HF_NAMES, TensorNames
 from penstock.models.encoder.classifier import DECODER_CLASSIFIER, ClassifierSpec
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.encoder.tensor_names import EncoderNames
+from penstock.models.towers.tower import MediaSpec
 from penstock.quant.gguf.gguf_file import GgufFile, read_head
 from penstock.quant.json_file import read_json
 from penstock.quant.safetensors.quantization_config import read_scheme
@@ -96,6 +98,16 @@ GGUF_ENCODERS: Final = {
     for family in FAMILIES
     if isinstance(family.gguf, GgufEncoder)
 }
+
+MEDIA_FAMILIES: Final = {
+    family.media.architecture: family.media for family in FAMILIES if family.media is not None
+}
+"""Architecture of a multimodal model in a config.json -> its media side."""
+
+PROJECTORS: Final = {
+    projector: family for family in MEDIA_FAMILIES.values() for projector in family.projectors
+}
+"""Type of the projector in an `mmproj` GGUF file -> the media side that it has."""
 
 _HF_NAMES: Final = {family.name: family.names for family in _DECODERS} | {
     family.gguf.architecture: family.hf.names
@@ -191,6 +203,28 @@ def is_encoder_folder(folder: Path) -> bool:
 def multimodal_architecture_of_folder(folder: Path) -> str | None:
     """Return the multimodal architecture that contains the language model of `folder`, or None."""
     return multimodal_architecture(read_json(folder / "config.json", dict[str, Any]))
+
+
+def media_spec_of_folder(folder: Path) -> MediaSpec | None:
+    """Return the media side of the model in a Hugging Face folder; None if it takes text only.
+    Raises ModelError naming file and key."""
+    path = folder / "config.json"
+    names = read_json(path, dict[str, Any]).get("architectures") or []
+    for name in names if isinstance(names, list) else []:
+        if isinstance(name, str) and name in MEDIA_FAMILIES:
+            return MEDIA_FAMILIES[name].read_folder(folder)
+    return None
+
+
+def media_spec_of_mmproj(file: GgufFile) -> MediaSpec:
+    """Return the media side in an `mmproj` GGUF file. Raises ModelError naming an unknown projector
+    or the key at fault."""
+    name = projector_of(file)
+    family = PROJECTORS.get(name)
+    if family is None or family.read_mmproj is None:
+        known = ", ".join(sorted(PROJECTORS))
+        raise ModelError(f"{file.path}: projector {name} is not supported, known are {known}")
+    return family.read_mmproj(file)
 
 
 def hf_names(spec: DecoderSpec) -> TensorNames:

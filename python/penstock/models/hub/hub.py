@@ -21,6 +21,7 @@ from penstock.models.hub.download import (
 )
 from penstock.models.hub.folder_files import ALWAYS, TOOL_TEMPLATE, named_files
 from penstock.models.hub.hub_access import HubAccess
+from penstock.models.hub.mmproj_files import choose_mmproj
 from penstock.models.hub.progress import DownloadProgress, no_progress
 from penstock.quant.gguf.split_names import split_file_names
 from penstock.quant.safetensors.safetensors_file import INDEX_NAME, SINGLE_NAME
@@ -29,6 +30,7 @@ MAX_LISTING_BYTES = 16 << 20
 SMALL_FILES = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens"
     r"|chat_template|modules|sentence_bert_config|config_sentence_transformers"
+    r"|preprocessor_config|video_preprocessor_config|processor_config"
     r"|model\.safetensors\.index)\.json|chat_template\.jinja"
 )
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -68,12 +70,13 @@ def fetch_repository(
 ) -> None:
     """Download a GGUF file or a safetensors folder into `target`.
 
-    `file`: the GGUF file; if it is the first file of a split set, the whole set is downloaded.
+    `file`: the GGUF file; if it is the first file of a split set, the whole set is downloaded. A
+    repository's `mmproj` file is downloaded with it.
     None: the files of a safetensors folder. `sha256`: the hash of `file`; None: files are checked
     against the hub's hashes. Raises ModelError if the hub does not answer or lacks a file.
     """
     if file is not None:
-        fetch_files(revision, split_file_names(file), target, progress, sha256)
+        _fetch_gguf(revision, file, target, progress, sha256)
         return
     with _open(revision, target, progress) as source:
         small = [name for name in source.entries if SMALL_FILES.fullmatch(name)]
@@ -100,6 +103,18 @@ def fetch_files(
     with _open(revision, target, progress) as source:
         source.check(names)
         source.fetch(names, sha256)
+
+
+def _fetch_gguf(
+    revision: Revision, file: str, target: Path, progress: DownloadProgress, sha256: str | None
+) -> None:
+    names = split_file_names(file)
+    with _open(revision, target, progress) as source:
+        source.check(names)
+        source.fetch(names, sha256)
+        towers = choose_mmproj(source.entries)
+        if towers is not None and towers not in names:
+            source.fetch((towers,))
 
 
 @contextmanager

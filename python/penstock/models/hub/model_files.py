@@ -25,11 +25,13 @@ class ModelFiles:
     - `kind`: "voice" is a Kokoro model or a Piper voice, "pipeline" a folder of diffusers.
     - `path`: a .gguf file, the first .gguf file of a split set, a Piper voice's .onnx file, or a
       folder.
+    - `mmproj`: the .gguf file with the towers of a multimodal model; None: there is none.
     """
 
     model_id: str
     kind: Literal["gguf", "folder", "voice", "pipeline"]
     path: Path
+    mmproj: Path | None = None
 
 
 def path_at(name: str) -> Path | None:
@@ -55,7 +57,8 @@ def fingerprint(files: ModelFiles) -> str:
     digest = hashlib.sha256()
     try:
         for path in _parts(files):
-            name = path.relative_to(files.path).as_posix() if files.path.is_dir() else path.name
+            inside = files.path.is_dir() and path != files.mmproj
+            name = path.relative_to(files.path).as_posix() if inside else path.name
             digest.update(f"{name} {path.stat().st_size}\n".encode())
             _update_with_samples(digest, path)
     except OSError as error:
@@ -71,13 +74,14 @@ def gguf_parts(path: Path) -> list[Path]:
 
 
 def _parts(files: ModelFiles) -> list[Path]:
+    towers = [] if files.mmproj is None else [files.mmproj]
     if files.kind == "gguf":
-        return gguf_parts(files.path)
+        return gguf_parts(files.path) + towers
     if files.path.is_file():
         return [files.path, piper_config(files.path)]
     suffixes = {".json", ".safetensors", ".jinja", ".onnx"}
     inside = (*files.path.glob("*"), *files.path.glob("*/*"))  # modules, additional chat templates
-    return sorted(path for path in inside if path.suffix in suffixes and path.is_file())
+    return sorted(path for path in inside if path.suffix in suffixes and path.is_file()) + towers
 
 
 def _update_with_samples(digest: hashlib._Hash, path: Path) -> None:

@@ -14,6 +14,7 @@ from penstock.base.errors import ModelError
 from penstock.models.hub.cache import cached_folder, fetch_into_cache
 from penstock.models.hub.catalogue import CATALOGUE, CatalogueEntry
 from penstock.models.hub.hub_access import HubAccess, cached_snapshot
+from penstock.models.hub.mmproj_files import is_mmproj, mmproj_beside, with_mmproj
 from penstock.models.hub.model_files import ModelFiles, path_at
 from penstock.models.hub.progress import DownloadProgress, no_progress
 from penstock.models.speech.speech_files import is_piper_voice, kokoro_files, piper_config
@@ -29,14 +30,19 @@ def resolve_model(
     home: Path,
     hub: HubAccess | None = None,
     progress: DownloadProgress = no_progress,
+    mmproj: str | None = None,
 ) -> ModelFiles:
     """Return the files of the model `name`, downloading them into `home/models` if they are not on
     disk. `progress(file name, bytes done, total bytes or None)` is called during a download.
+    `mmproj`: see `with_mmproj`.
 
     Raises ModelError for an unknown name, a source that does not answer, or content with a wrong
     hash.
     """
-    hub = hub or HubAccess()
+    return with_mmproj(_resolve(name, home, hub or HubAccess(), progress), mmproj)
+
+
+def _resolve(name: str, home: Path, hub: HubAccess, progress: DownloadProgress) -> ModelFiles:
     if not name:  # as a path it would be the working directory
         raise ModelError("the name of a model is empty; `penstock models` lists the known names")
     path = path_at(name)
@@ -65,7 +71,7 @@ def files_at(path: Path, model_id: str) -> ModelFiles:
 
     A path is a .gguf file, a Piper voice (.onnx beside .onnx.json), or a folder with config.json, a
     Kokoro model, one Piper voice, a diffusers pipeline (model_index.json), one .gguf file or one
-    split set. Raises ModelError for any other path.
+    split set, and possibly an `mmproj` file. Raises ModelError for any other path.
     """
     if path.is_file():
         return _file_at(path, model_id)
@@ -75,9 +81,13 @@ def files_at(path: Path, model_id: str) -> ModelFiles:
         return ModelFiles(model_id, "voice", path)
     if (path / "config.json").is_file():
         return ModelFiles(model_id, "folder", path)
-    found = sorted(path for path in path.glob("*.gguf") if not is_later_split(path.name))
+    found = sorted(
+        file
+        for file in path.glob("*.gguf")
+        if not is_later_split(file.name) and not is_mmproj(file.name)
+    )
     if len(found) == 1:
-        return ModelFiles(model_id, "gguf", found[0])
+        return ModelFiles(model_id, "gguf", found[0], mmproj_beside(found[0]))
     voices = sorted(filter(is_piper_voice, path.glob("*.onnx")))
     if len(voices) == 1 and not found:
         return ModelFiles(model_id, "voice", voices[0])
@@ -90,7 +100,7 @@ def files_at(path: Path, model_id: str) -> ModelFiles:
 
 def _file_at(path: Path, model_id: str) -> ModelFiles:
     if path.suffix == ".gguf":
-        return ModelFiles(model_id, "gguf", path)
+        return ModelFiles(model_id, "gguf", path, mmproj_beside(path))
     if path.suffix == ".onnx":
         if not is_piper_voice(path):
             raise ModelError(f"{path}: a Piper voice also needs {piper_config(path).name}")

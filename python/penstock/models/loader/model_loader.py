@@ -16,7 +16,12 @@ import numpy as np
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
-from penstock.models.checkpoint.gpt_oss_checkpoint import FUSED_GATE_UP, GptOssCheckpoint
+from penstock.models.checkpoint.gpt_oss_checkpoint import (
+    FUSED_EXPERTS,
+    FUSED_GATE_UP,
+    GptOssCheckpoint,
+    expert_layout,
+)
 from penstock.models.configuration.family import GgufDecoder
 from penstock.models.configuration.gguf_encoder import gguf_pooler_spec
 from penstock.models.configuration.text_backbone import non_text_bytes, text_backbone_names
@@ -27,6 +32,7 @@ from penstock.models.decoder.tensor_names import (
     gguf_names,
     headless_names,
     mlx_names,
+    stacked_names,
 )
 from penstock.models.decoder.tensor_shapes import quantizable_names
 from penstock.models.decoder.weights import DecoderWeights, Weights
@@ -41,9 +47,11 @@ from penstock.models.encoder.tensor_names import gguf_encoder_names
 from penstock.models.encoder.weights import EncoderWeights
 from penstock.models.families import registry
 from penstock.models.hub.model_files import ModelFiles, fingerprint
+from penstock.models.loader.media import media_spec, open_towers
 from penstock.models.tokenizer import gguf_tokenizer, hf_tokenizer
 from penstock.models.tokenizer.special_tokens import read_special_tokens
 from penstock.models.tokenizer.tokenizer_data import EmbeddingParts, TextParts, TokenizerFiles
+from penstock.models.towers.tower import LoadedTower, MediaSpec
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.quantize import Bits
@@ -62,6 +70,8 @@ class LoadedModel:
     - `extra_bytes`: the bytes that the weights need beyond the size of their files; negative if
       parts of the files are not read.
     - `load_note`: the reason for `extra_bytes`, for the log line about memory.
+    - `media_spec`: the processor and the towers; None if the model reads only text.
+    - `media`: the opened towers, in the order of `media_spec.towers`.
     """
 
     model_id: str
@@ -70,6 +80,8 @@ class LoadedModel:
     weights: Weights
     extra_bytes: int = 0
     load_note: str = ""
+    media_spec: MediaSpec | None = None
+    media: tuple[LoadedTower, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +90,7 @@ class LoadedEmbedder:
 
     - `weights`: the encoder or decoder. They are read when they are packed.
     - `dense`: the linear layers after pooling.
-    - `extra_bytes`: see `LoadedModel`.
+    - `extra_bytes`, `media_spec`, `media`: see `LoadedModel`.
     """
 
     model_id: str
@@ -88,6 +100,8 @@ class LoadedEmbedder:
     pooler: PoolerSpec
     dense: tuple[DenseLayer, ...]
     extra_bytes: int = 0
+    media_spec: MediaSpec | None = None
+    media: tuple[LoadedTower, ...] = ()
 
 
 def is_embedding_model(files: ModelFiles) -> bool:
@@ -106,6 +120,7 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
     pooler = pooler_spec(files.path)
     spec = registry.embedding_spec_of_folder(files.path)
     checkpoint = open_backbone(files, dtype)
+    media = media_spec(files)
     width = spec.hidden_size
     dense = []
     for folder in pooler.dense:
@@ -118,8 +133,18 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
         weights=backbone_weights(checkpoint, spec, dtype),
         pooler=pooler,
         dense=tuple(dense),
-        extra_bytes=0 if dtype == "f32" else extra_bytes(checkpoint),
+        extra_bytes=0 if dtype == "f32" else _extra_bytes(files, checkpoint),
+        media_spec=media,
+        media=open_towers(files, media, checkpoint, spec.hidden_size, dtype),
     )
+
+
+def _extra_bytes(files: ModelFiles, checkpoint: Checkpoint) -> int:
+    """Return the bytes that the weights of an embedding model need beyond the size of the files.
+    Towers are counted apart."""
+    container = registry.multimodal_architecture_of_folder(files.path)
+    other = 0 if container is None else non_text_bytes(checkpoint.tensors)
+    return extra_bytes(checkpoint) - other
 
 
 def open_backbone(files: ModelFiles, dtype: Literal["auto", "f32"]) -> Checkpoint:
@@ -143,7 +168,9 @@ def backbone_weights(
     decoder_names = registry.hf_names(spec)
     if "embed_tokens.weight" in checkpoint.tensors:
         decoder_names = headless_names(decoder_names)
-    ordered = _unfuse_gpt_oss(checkpoint)
+    elif non_text_bytes(checkpoint.tensors):
+        decoder_names = text_backbone_names(decoder_names, checkpoint.tensors)
+    ordered = _unfuse_experts(checkpoint, None, spec.hidden_size)
     return DecoderWeights(ordered, decoder_names, spec, dtype, also_expected=also_expected)
 
 
@@ -212,7 +239,7 @@ def load_model(
     float8: Float8Storage = "bf16",
     bits: Bits | None = None,
 ) -> LoadedModel:
-    """Open a model that generates text.
+    """Open a model that generates text, and its towers if its family has a media side.
 
     - `float8`: the type as which matrices of 8-bit floats are read. CPU kernels do not support
       "float8".
@@ -225,6 +252,7 @@ def load_model(
     checkpoint: Checkpoint
     read: Checkpoint
     container = None
+    media = media_spec(files)
     if files.kind == "gguf":
         checkpoint = file = GgufFile(files.path)
         spec, family = registry.spec_of_gguf(file)
@@ -236,7 +264,7 @@ def load_model(
         checkpoint = open_checkpoint(files.path, _float8_storage(float8, dtype))
         names, permuted_qk = _names(spec, checkpoint, container), False
         spec = _resolve_tied_head(spec, checkpoint, names)
-        read = _unfuse_gpt_oss(checkpoint)
+        read = _unfuse_experts(checkpoint, container, spec.hidden_size)
     rounded = None
     if bits is not None:
         read = rounded = QuantizingCheckpoint(read, quantized_bits(names, spec, bits))
@@ -249,12 +277,24 @@ def load_model(
     widened = 0 if dtype == "f32" else extra_bytes(checkpoint)
     load_note = WIDENED if widened and isinstance(checkpoint, Float8Checkpoint) else ""
     if container is not None:
-        load_note += f"; only the language model of {container}: images are not supported"
+        if files.mmproj is None and not non_text_bytes(checkpoint.tensors):
+            media = None  # the towers have been left out
+        if media is None:
+            load_note += f"; only the language model of {container}: images are not supported"
         widened -= 0 if dtype == "f32" else non_text_bytes(checkpoint.tensors)
     if rounded is not None:
         load_note += f"; float weights of layers are quantized to {bits}-bit integers"
         widened -= rounded.saved_bytes
-    return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened, load_note)
+    return LoadedModel(
+        model_id=files.model_id,
+        fingerprint=fingerprint(files),
+        spec=spec,
+        weights=weights,
+        extra_bytes=widened,
+        load_note=load_note,
+        media_spec=media,
+        media=open_towers(files, media, checkpoint, spec.hidden_size, dtype),
+    )
 
 
 def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[str, Bits]:
@@ -264,16 +304,26 @@ def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[st
     return ends | dict.fromkeys(quantizable_names(names, spec), bits)
 
 
-def _unfuse_gpt_oss(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint with gpt-oss's fused experts split as in other models."""
-    paired = any(name.endswith(FUSED_GATE_UP) for name in checkpoint.tensors)
-    return GptOssCheckpoint(checkpoint) if paired else checkpoint
+def _unfuse_experts(checkpoint: Checkpoint, container: str | None, width: int) -> Checkpoint:
+    """Return the checkpoint with the fused experts of gpt-oss or of a multimodal model split as in
+    other models."""
+    if not _has_fused_experts(checkpoint):
+        return checkpoint
+    if container is None:
+        return GptOssCheckpoint(checkpoint)
+    return GptOssCheckpoint(checkpoint, expert_layout(checkpoint, width))
+
+
+def _has_fused_experts(checkpoint: Checkpoint) -> bool:
+    return any(name.endswith(FUSED_GATE_UP) for name in checkpoint.tensors)
 
 
 def _names(spec: DecoderSpec, checkpoint: Checkpoint, container: str | None) -> TensorNames:
     names = registry.hf_names(spec)
     if any(f".{MLX_EXPERTS}" in name for name in checkpoint.tensors):
         names = mlx_names(names)
+    elif container is not None and _has_fused_experts(checkpoint):
+        names = stacked_names(names, FUSED_EXPERTS)
     return names if container is None else text_backbone_names(names, checkpoint.tensors)
 
 

@@ -1,7 +1,8 @@
-"""The interface of a media processor, which each multimodal family implements with NumPy and Pillow.
+"""The interface of a media processor, which each multimodal family implements with NumPy and
+Pillow.
 
-A processor prepares media in a decoding process, and places them in the prompt in an API process. It
-never sees tensors of the model.
+A processor prepares media in a decoding process, and places them in the prompt in an API process.
+It never sees tensors of the model.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ decoded on demand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,15 @@ class GgufFile:
         if not isinstance(row, Dense):
             raise ModelError(f"{self.path}: {name}: a vector of type {info.type_name}")
         return np.array(dequantize(row)[0])
+
+    def flattened(self, name: str) -> Dense:
+        """See Checkpoint."""
+        info = self._supported(name)
+        shape = info.shape[0] if info.shape else 1, math.prod(info.shape[1:])
+        matrix = self._converted(info, self._raw(info), shape)
+        if not isinstance(matrix, Dense):
+            raise ModelError(f"{self.path}: {name}: has type {info.type_name}, expected floats")
+        return matrix
 
     def _converted(
         self, info: TensorInfo, raw: npt.NDArray[np.uint8], shape: tuple[int, int]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
-from penstock.kernels.weights import Float8, Matrix
+from penstock.kernels.weights import Dense, Float8, Matrix
 from penstock.quant.checkpoint import TensorInfo
 from penstock.quant.float8 import E4M3, float8_to_bfloat16
 from penstock.quant.safetensors.quantization_schemes import Float8Scheme
@@ -84,6 +84,10 @@ class Float8Checkpoint:
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         return self._folder.vector(name)
+
+    def flattened(self, name: str) -> Dense:
+        """See Checkpoint."""
+        return self._folder.flattened(name)
 
     @property
     def extra_bytes(self) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.kernels.regroup import split_groups
-from penstock.kernels.weights import Affine, Matrix
+from penstock.kernels.weights import Affine, Dense, Matrix
 from penstock.quant.affine import affine_from_minima, affine_from_zero_points, unify_affine
 from penstock.quant.checkpoint import TensorInfo
 from penstock.quant.safetensors.integer_layouts import FLOAT_TYPES, LAYOUTS, Layout, Size
@@ -113,6 +113,10 @@ class IntegerCheckpoint:
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         return self._folder.vector(name)
+
+    def flattened(self, name: str) -> Dense:
+        """See Checkpoint."""
+        return self._folder.flattened(name)
 
     @property
     def extra_bytes(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
-from penstock.kernels.weights import Matrix
+from penstock.kernels.weights import Dense, Matrix
 from penstock.quant.affine import unify_affine
 from penstock.quant.checkpoint import TensorInfo
 from penstock.quant.mxfp4 import GROUP, look_up_pairs, mxfp4_layout_sample, mxfp4_matrix
@@ -74,6 +74,10 @@ class Mxfp4Checkpoint:
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         return self._folder.vector(name)
+
+    def flattened(self, name: str) -> Dense:
+        """See Checkpoint."""
+        return self._folder.flattened(name)
 
     @property
     def extra_bytes(self) -> int:

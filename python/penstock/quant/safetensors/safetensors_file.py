@@ -112,6 +112,12 @@ class SafetensorsFile:
             raise ModelError(f"{self.path}: {name}: expected a vector, the shape is {info.shape}")
         return np.array(dequantize(self._dense(info, (1, info.shape[0])))[0])
 
+    def flattened(self, name: str) -> Dense:
+        """See Checkpoint."""
+        info = self._info(name)
+        rows = info.shape[0] if info.shape else 1
+        return self._dense(info, (rows, math.prod(info.shape[1:])))
+
     def codes(self, name: str) -> npt.NDArray[np.uint8]:
         """Return the codes of an F8_E4M3 matrix as a read-only view of the mapped file."""
         info = self._info(name)
@@ -192,6 +198,10 @@ class SafetensorsFolder:
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         return self._file(name).vector(name)
+
+    def flattened(self, name: str) -> Dense:
+        """See Checkpoint."""
+        return self._file(name).flattened(name)
 
     def codes(self, name: str) -> npt.NDArray[np.uint8]:
         """See SafetensorsFile."""

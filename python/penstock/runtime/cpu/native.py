@@ -12,13 +12,15 @@ from penstock.config import EngineSettings
 from penstock.kernels.isa.instruction_sets import IsaSelection
 from penstock.kernels.lora_slots import AdapterSlots
 from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
-from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.ops_interface import MediaRows, StepInputs
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.models.decoder.decoder import Decoder, Progress
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cpu.kv_cache import KvCache
+from penstock.runtime.cpu.media_plans import MediaPlans, rows_of
+from penstock.runtime.media import tower_media
 from penstock.runtime.memory import MemoryPlan
 from penstock.scheduler import MAX_DRAFT_TOKENS
 
@@ -52,12 +54,14 @@ class NativeBackend:
                 model.spec, model.weights, self._ops, memory.max_model_len, progress
             )
             self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
-            max_rows = min(memory.sizes.max_num_seqs, memory.step_tokens)
-            recorded = [self._record(memory, max_rows, None)]
+            self.media = tower_media(model, self._ops, rows_of)
+            self._memory = memory
+            recorded = [self._record(None)]
             if self.adapters is not None:
-                recorded.append(self._record(memory, max_rows, self.adapters.slots))
+                recorded.append(self._record(self.adapters.slots))
             self._plan, *adapted = finish_together(recorded)
             self._adapter_plan: Any = adapted[0] if adapted else None
+            self._media_plans = MediaPlans(self._plan, self._record)
         except ValueError as refusal:
             raise ModelError(
                 f"{model.model_id}: not supported by the CPU kernels: {refusal}"
@@ -73,8 +77,13 @@ class NativeBackend:
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """Run the forward pass of one step; see `Backend.logits`. Returns a view of the plan's
-        memory. Steps with and without adapters have separate plans, which use the same memory."""
-        plan = self._plan if inputs.adapters is None else self._adapter_plan
+        memory. Steps with and without adapters or media have separate plans, which use the same
+        memory. Plans with media are recorded when they are first needed."""
+        if inputs.media is not None:
+            own = None if self.adapters is None or inputs.adapters is None else self.adapters.slots
+            plan = self._media_plans.get(own, inputs.media)
+        else:
+            plan = self._plan if inputs.adapters is None else self._adapter_plan
         logits: Floats = plan.run(*plan_arguments(inputs))
         return logits
 
@@ -99,17 +108,19 @@ class NativeBackend:
 
     def close(self) -> None:
         """Release the plans, which hold the weights and the KV cache."""
-        del self._plan, self._adapter_plan, self._decoder, self.adapters, self._pool
+        del self._plan, self._adapter_plan, self._media_plans
+        del self._decoder, self.adapters, self.media, self._pool
         self.caches = []
 
     def _record(
-        self, memory: MemoryPlan, max_rows: int, slots: AdapterSlots | None
+        self, slots: AdapterSlots | None, media: MediaRows[Ints] | None = None
     ) -> tuple[PlanOps, Any]:
+        memory = self._memory
+        max_rows = min(memory.sizes.max_num_seqs, memory.step_tokens)
         max_blocks = -(-memory.max_model_len // memory.cache.block_size)
         max_samples = min(max_rows + MAX_DRAFT_TOKENS, memory.step_tokens)
-        recorder = self._ops.recorder(
-            memory.step_tokens, max_rows, max_samples, max_blocks, adapters=slots is not None
-        )
+        sizes = (memory.step_tokens, max_rows, max_samples, max_blocks)
+        recorder = self._ops.recorder(*sizes, adapters=slots is not None, media=media)
         logits = self._decoder.forward(recorder, recorder.inputs, self.caches, slots)
         return recorder, logits
 

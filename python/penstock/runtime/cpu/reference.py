@@ -19,6 +19,7 @@ from penstock.models.decoder.decoder import Decoder, Progress
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
+from penstock.runtime.media import tower_media
 from penstock.runtime.memory import MemoryPlan
 
 
@@ -38,6 +39,7 @@ class ReferenceBackend:
             model.spec, model.weights, self._ops, memory.max_model_len, progress
         )
         self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
+        self.media = tower_media(model, self._ops, _as_rows, torch.inference_mode)
         shape = memory.cache
         dtype = torch.float32 if shape.item_bytes == 4 else torch.float16
         self.caches = [
@@ -79,3 +81,8 @@ class ReferenceBackend:
 
     def close(self) -> None:
         self.caches = []
+
+
+def _as_rows(tensor: torch.Tensor) -> Floats:
+    rows: Floats = tensor.to(torch.float32).numpy(force=True).copy()
+    return rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.runtime.adapters import RuntimeAdapters
 from penstock.runtime.backend import Backend
+from penstock.runtime.media import RuntimeMedia
 from penstock.runtime.protocol import Masks, RuntimeInfo
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.sampler import Sampler
@@ -33,6 +34,10 @@ class CpuRuntime:
     @property
     def adapters(self) -> RuntimeAdapters | None:
         return self._backend.adapters
+
+    @property
+    def media(self) -> RuntimeMedia | None:
+        return self._backend.media
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         """Execute a plan before returning; see `Runtime.submit`."""

@@ -138,6 +138,11 @@ class GpuRuntime:
         return self._report
 
     @property
+    def media(self) -> None:
+        """The towers: none on a GPU yet."""
+        return None
+
+    @property
     def adapters(self) -> DeviceAdapters | None:
         return self._adapters
 

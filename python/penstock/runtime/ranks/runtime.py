@@ -65,6 +65,11 @@ class TensorParallelRuntime:
         return self._own.report
 
     @property
+    def media(self) -> None:
+        """The towers: none, because the ranks do not share encoded media."""
+        return None
+
+    @property
     def adapters(self) -> TensorParallelAdapters | None:
         return self._adapters
 

@@ -126,6 +126,16 @@ def probe_capabilities(render: Render) -> TemplateCapabilities:
     )
 
 
+def probe_result(capabilities: TemplateCapabilities, content: Any) -> Messages:
+    """Return a conversation with a tool result that has this content."""
+    arguments: Any = {"probe_argument": 1}
+    if capabilities.text_arguments:
+        arguments = '{"probe_argument": 1}'
+    call_id = _LONG_ID[:SHORT_ID_CHARS] if capabilities.short_ids else _LONG_ID
+    question = {"role": "user", "content": "probe-question"}
+    return [question, _called(arguments, call_id), {**_result(call_id, ""), "content": content}]
+
+
 def _probe_calls(shown: Callable[..., bool]) -> tuple[bool, bool, bool]:
     """Return three flags: the template shows tool calls, their arguments must be JSON text, their
     ids must have nine characters."""

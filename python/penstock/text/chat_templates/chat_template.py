@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -11,13 +11,23 @@ import jinja2
 
 from penstock.base.errors import InvalidRequest, ModelError
 from penstock.dialog import FunctionTool, Message, ReasoningPolicy
+from penstock.models.media.prepared import MediaKind
 from penstock.text.chat_templates.capabilities import TemplateCapabilities, probe_capabilities
+from penstock.text.chat_templates.media_forms import MediaForms, probe_media_forms
+from penstock.text.chat_templates.media_marks import numbers_in, with_marks_after_results
+from penstock.text.chat_templates.media_slots import EncodedChat, encode_with_slots
 from penstock.text.chat_templates.message_fallbacks import with_fallbacks
+from penstock.text.chat_templates.nested_text import any_text, map_text, unused_mark
 from penstock.text.chat_templates.render_budget import BUDGET, Budget, TemplateLimit, count_chars
 from penstock.text.chat_templates.role_order import alternates
 from penstock.text.chat_templates.sandbox import ChatEnvironment
 from penstock.text.chat_templates.template_functions import Refusal
-from penstock.text.chat_templates.template_messages import template_messages, template_tools
+from penstock.text.chat_templates.template_messages import (
+    media_kinds_of,
+    template_messages,
+    template_tools,
+)
+from penstock.text.tokenizers.token_pattern import pattern_of
 from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.text.tool_parsers.syntax import ToolSyntax
 from penstock.text.tool_parsers.tool_syntaxes import HERMES, REASONING_SYNTAXES
@@ -26,14 +36,12 @@ log = logging.getLogger(__name__)
 
 MAX_TEMPLATE_CHARS = 256 * 1024
 TEMPLATE_DECIDES = ReasoningPolicy()
+NO_MEDIA: Mapping[MediaKind, str] = {}
 # fmt: off
 _FAILURES = (
     jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
 )
 # fmt: on
-FIRST_MARK, LAST_MARK = 0x100000, 0x10FFFD
-"""First and last private-use code point. A code point of this range that is not in the request's
-text is inserted into control tokens written there, so that they are not recognized."""
 
 
 class ChatTemplate:
@@ -51,6 +59,8 @@ class ChatTemplate:
 
     - `calls`: the syntax of rewritten tool calls; None: Hermes.
     - `for_tools`: the template for requests with tools, if the model has a separate one.
+    - `placeholders`: for each kind of media that the model takes, the text that marks an item
+      in the rendered prompt (`MediaProcessor.placeholders`). Media of other kinds are left out.
     """
 
     def __init__(
@@ -61,6 +71,7 @@ class ChatTemplate:
         eos_token: str | None = None,
         calls: ToolSyntax | None = None,
         for_tools: ChatTemplate | None = None,
+        placeholders: Mapping[MediaKind, str] = NO_MEDIA,
     ) -> None:
         if len(source) > MAX_TEMPLATE_CHARS:
             raise ModelError(
@@ -72,6 +83,8 @@ class ChatTemplate:
         self._wants_thinking = "message.thinking" in source
         self._calls = calls if calls is not None else HERMES
         self._for_tools = for_tools
+        self._placeholders = placeholders
+        self._placeholder_pattern = pattern_of(placeholders.values())
         self._globals = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
 
     @cached_property
@@ -114,7 +127,8 @@ class ChatTemplate:
         if tools and self._for_tools is not None:
             return self._for_tools.render(messages, tools=tools, reasoning=reasoning)
         inputs = self._template_inputs(messages, tools, reasoning)
-        return self._render(self._variables(inputs))
+        variables, _ = self._variables(inputs, media_kinds_of(messages, self._placeholders))
+        return self._render(variables)
 
     def encode(
         self,
@@ -124,9 +138,9 @@ class ChatTemplate:
         tools: Sequence[FunctionTool] = (),
         reasoning: ReasoningPolicy = TEMPLATE_DECIDES,
         answer_prefix: str = "",
-    ) -> list[int]:
-        """Render a conversation and return the prompt's token ids. `answer_prefix`: the start of
-        the answer, which the client wrote.
+    ) -> EncodedChat:
+        """Render a conversation and return the prompt's tokens, with a slot for each item of media.
+        `answer_prefix`: the start of the answer, which the client wrote.
 
         Raises the same errors as `render`.
         """
@@ -134,19 +148,39 @@ class ChatTemplate:
             return self._for_tools.encode(
                 tokenizer, messages, tools=tools, reasoning=reasoning, answer_prefix=answer_prefix
             )
+        kinds = media_kinds_of(messages, self._placeholders)
         inputs = self._template_inputs(messages, tools, reasoning)
-        if not _any_text([inputs, answer_prefix], tokenizer.mentions_control):
-            return tokenizer.encode(self._render_with_prefix(inputs, answer_prefix))
-        mark = _unused_mark([inputs, answer_prefix])
-        # Split before the fallbacks add tags around calls: these tags must be recognized.
-        split = _map_text(inputs, lambda text: tokenizer.break_control(text, mark))
-        text = self._render_with_prefix(split, tokenizer.break_control(answer_prefix, mark))
-        return tokenizer.encode_pieces(text.split(mark))
+        mark = None
+        if any_text([inputs, answer_prefix], lambda text: self._mentions(tokenizer, text)):
+            mark = unused_mark([inputs, answer_prefix])
+            # Split before the fallbacks add tags around calls: these tags must be recognized.
+            inputs = map_text(inputs, lambda text: self._split(tokenizer, text, mark))
+            answer_prefix = self._split(tokenizer, answer_prefix, mark)
+        variables, order = self._variables(inputs, kinds)
+        text = self._render_with_prefix(variables, answer_prefix)
+        pieces = [text] if mark is None else text.split(mark)
+        if not kinds:
+            return EncodedChat(tokenizer.encode_pieces(pieces))
+        numbers: dict[str, list[int]] = {}
+        for number in order:
+            numbers.setdefault(self._placeholders[kinds[number]], []).append(number)
+        return encode_with_slots(tokenizer, pieces, numbers)
 
-    def _render_with_prefix(self, inputs: dict[str, Any], answer_prefix: str) -> str:
+    def _mentions(self, tokenizer: Tokenizer, text: str) -> bool:
+        """Whether a text contains a control token or the placeholder of media."""
+        found = tokenizer.mentions_control(text) or self._placeholder_pattern.search(text)
+        return found is not None
+
+    def _split(self, tokenizer: Tokenizer, text: str, mark: str) -> str:
+        """Insert `mark` into the control tokens and placeholders in a text."""
+        return self._placeholder_pattern.sub(
+            lambda found: found[0][0] + mark + found[0][1:], tokenizer.break_control(text, mark)
+        )
+
+    def _render_with_prefix(self, variables: dict[str, Any], answer_prefix: str) -> str:
         """Render the prompt and append the answer prefix. The prefix is not reasoning: if the
         template opens reasoning, the closing tag is written before the prefix."""
-        text = self._render(self._variables(inputs))
+        text = self._render(variables)
         if not answer_prefix:
             return text
         opened = next(
@@ -166,7 +200,9 @@ class ChatTemplate:
     ) -> dict[str, Any]:
         """Return the messages, tools and reasoning policy under the names that templates use."""
         inputs: dict[str, Any] = {
-            "messages": template_messages(messages, knows_developer=self._knows_developer),
+            "messages": template_messages(
+                messages, knows_developer=self._knows_developer, media=self._placeholders
+            ),
             "tools": template_tools(tools),
         }
         if reasoning.enabled is not None:
@@ -175,14 +211,28 @@ class ChatTemplate:
             inputs["reasoning_effort"] = inputs["reasoning_strength"] = reasoning.effort
         return inputs
 
-    def _variables(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Return the inputs with fallbacks for features that the template does not support."""
+    def _variables(
+        self, inputs: dict[str, Any], kinds: Sequence[MediaKind] = ()
+    ) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """Return the inputs with fallbacks for features that the template does not support, and the
+        numbers of the items in the order of the prompt. `kinds`: the kind of each item."""
         shown, defined = inputs["messages"], inputs["tools"]
+        if kinds and self.capabilities.results:
+            shown = with_marks_after_results(shown, kinds, self._media.in_results)
         if defined or not alternates(shown) or any("tool_calls" in m for m in shown):
             shown, defined = with_fallbacks(shown, defined, self.capabilities, self._calls)
         if self._wants_thinking:
             shown = [_with_thinking(message) for message in shown]
-        return {**inputs, "messages": shown, "tools": defined}
+        order: tuple[int, ...] = ()
+        if kinds:
+            order = numbers_in([message["content"] for message in shown], len(kinds))
+            shown = [{**m, "content": self._media.content(m["content"], kinds)} for m in shown]
+        return {**inputs, "messages": shown, "tools": defined}, order
+
+    @cached_property
+    def _media(self) -> MediaForms:
+        """The forms in which the template shows media. The first access probes the template."""
+        return probe_media_forms(self.render_plain, self.capabilities, self._placeholders)
 
     def _render(self, variables: dict[str, Any]) -> str:
         if self._wants_parts:
@@ -228,6 +278,9 @@ class ChatTemplate:
 
 
 def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose content is a list of parts."""
+    if isinstance(message["content"], list):
+        return message
     return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
 
@@ -252,43 +305,3 @@ def _compile(source: str) -> jinja2.Template:
         raise ModelError(f"tokenizer.chat_template cannot be compiled: {error}") from error
     finally:
         BUDGET.reset(token)
-
-
-def _unused_mark(inputs: Any) -> str:
-    used: set[str] = set()
-
-    def note(text: str) -> bool:
-        used.update(text)
-        return False
-
-    _any_text(inputs, note)
-    for code in range(FIRST_MARK, LAST_MARK + 1):
-        if chr(code) not in used:
-            return chr(code)
-    raise InvalidRequest("the messages use every private code point", field="messages")
-
-
-def _any_text(value: Any, test: Callable[[str], object]) -> bool:
-    """Whether any string in nested dictionaries and lists, including keys, passes a test."""
-    if isinstance(value, str):
-        return bool(test(value))
-    if isinstance(value, dict):
-        for name, item in value.items():
-            if test(name) or _any_text(item, test):
-                return True
-    elif isinstance(value, list | tuple):
-        for item in value:
-            if _any_text(item, test):
-                return True
-    return False
-
-
-def _map_text(value: Any, change: Callable[[str], str]) -> Any:
-    """Apply `change` to every string in nested dictionaries and lists, including keys."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {_map_text(k, change): _map_text(v, change) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_map_text(item, change) for item in value]
-    return value

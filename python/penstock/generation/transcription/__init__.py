@@ -1,0 +1,1 @@
+"""Speech to text: transcribes the recordings of a chat request with Whisper."""

@@ -1,0 +1,1 @@
+"""Decodes images, audio and video from clients, in child processes without rights."""

@@ -1,0 +1,180 @@
+"""The transformer layers of audio encoders, computed in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import numpy as np
+
+from penstock.kernels.ops_interface import LayerCache, Ops, StepInputs
+from penstock.models.decoder.rope import identity_table
+from penstock.models.towers.audio_spec import AudioLayersSpec, qkv_linear
+from penstock.models.towers.tower_weights import TowerTensors
+
+Tensor = TypeVar("Tensor")
+
+PIECE_ROWS: Final = 256
+"""Rows that are computed between two interruptions: for Whisper large, about 20 ms of a layer."""
+_BLOCK_SIZE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PackedNorm(Generic[Tensor]):
+    """A LayerNorm's weight and bias as tensors of a backend."""
+
+    weight: Tensor
+    bias: Tensor
+
+    @classmethod
+    def read(cls, ops: Ops[Tensor], tensors: TowerTensors, name: str) -> PackedNorm[Tensor]:
+        weight, bias = (tensors.vector(f"{name}.{part}") for part in ("weight", "bias"))
+        return cls(ops.constant(weight), ops.constant(bias))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer(Generic[Tensor]):
+    """The packed weights of one layer."""
+
+    norm: PackedNorm[Tensor]
+    qkv: Any
+    output: Any
+    mlp_norm: PackedNorm[Tensor]
+    up: Any
+    down: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece(Generic[Tensor]):
+    """Adjacent rows, with the inputs of the attention ops for them."""
+
+    rows: slice
+    inputs: StepInputs[Tensor]
+
+
+class AudioLayers(Generic[Tensor]):
+    """The layers of an audio encoder whose weights are packed for one kernel backend.
+
+    - `root`: precedes the names of all tensors.
+    - `last_norm`: the norm after the last layer.
+    """
+
+    def __init__(
+        self,
+        spec: AudioLayersSpec,
+        tensors: TowerTensors,
+        ops: Ops[Tensor],
+        root: str,
+        last_norm: PackedNorm[Tensor],
+    ) -> None:
+        self._spec = spec
+        self._last_norm = last_norm
+        self._layers: list[_Layer[Tensor]] = [
+            _layer(tensors, ops, f"{root}layers.{index}.", key_bias=spec.key_bias)
+            for index in range(spec.layers)
+        ]
+
+    def run(
+        self, ops: Ops[Tensor], x: Tensor, lengths: Sequence[int]
+    ) -> Generator[None, None, tuple[Tensor, Tensor]]:
+        """Compute the layers over the residual stream `x: [N, W]`, which is modified. Returns the
+        states after the last norm and before it, [N, W] each.
+
+        - `lengths`: the rows of each sequence; rows attend to the rows of their own sequence.
+        """
+        spec = self._spec
+        heads = (spec.heads, spec.heads, spec.head_dim)
+        scale = spec.head_dim**-0.5
+        cache, pieces = _attention_state(ops, lengths, spec)
+        rope = ops.constant(identity_table(1))
+        states: Any = ops.constant(np.empty((sum(lengths), spec.width), np.float32))
+        queries: Any = ops.constant(np.empty((sum(lengths), spec.width), np.float32))
+        residual: Any = x
+        first = self._layers[0].norm
+        for piece in pieces:
+            rows = residual[piece.rows]
+            states[piece.rows] = ops.layer_norm(rows, first.weight, first.bias, spec.norm_eps)
+        norms = [layer.norm for layer in self._layers[1:]] + [self._last_norm]
+        for layer, next_norm in zip(self._layers, norms, strict=True):
+            for piece in pieces:
+                qkv = ops.linear(states[piece.rows], layer.qkv)
+                queries[piece.rows] = ops.rope_cache(qkv, rope, piece.inputs, cache, heads, None)
+                yield
+            for piece in pieces:
+                seen = ops.bidirectional_attention(
+                    queries[piece.rows], piece.inputs, cache, heads, scale, 0
+                )
+                normed, total = self._feed(ops, layer, seen, residual[piece.rows], next_norm)
+                states[piece.rows], residual[piece.rows] = normed, total
+                yield
+        return states, residual
+
+    def _feed(
+        self,
+        ops: Ops[Tensor],
+        layer: _Layer[Tensor],
+        seen: Tensor,
+        residual: Tensor,
+        next_norm: PackedNorm[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Compute a layer after its attention. Return the input of the next layer and the
+        residual."""
+        eps, norm = self._spec.norm_eps, layer.mlp_norm
+        x = ops.linear(seen, layer.output)
+        x, residual = ops.add_layer_norm(x, residual, norm.weight, norm.bias, eps)
+        x = ops.linear(ops.gelu(ops.linear(x, layer.up)), layer.down)
+        return ops.add_layer_norm(x, residual, next_norm.weight, next_norm.bias, eps)
+
+
+def _layer(tensors: TowerTensors, ops: Ops[Any], prefix: str, *, key_bias: bool) -> _Layer[Any]:
+    def packed(name: str) -> Any:
+        return ops.pack_linear(tensors.linear([prefix + name], biased=True))
+
+    return _Layer(
+        norm=PackedNorm.read(ops, tensors, f"{prefix}self_attn_layer_norm"),
+        qkv=ops.pack_linear(qkv_linear(tensors, f"{prefix}self_attn.", key_bias=key_bias)),
+        output=packed("self_attn.out_proj"),
+        mlp_norm=PackedNorm.read(ops, tensors, f"{prefix}final_layer_norm"),
+        up=packed("fc1"),
+        down=packed("fc2"),
+    )
+
+
+def _attention_state(
+    ops: Ops[Any], lengths: Sequence[int], spec: AudioLayersSpec
+) -> tuple[LayerCache[Any], list[_Piece[Any]]]:
+    """Return the KV cache that all layers use in turn, and the pieces of all sequences."""
+    blocks = [-(-length // _BLOCK_SIZE) for length in lengths]
+    shape = sum(blocks), spec.heads
+    keys = np.zeros((*shape, spec.head_dim, _BLOCK_SIZE), np.float32)
+    values = np.zeros((*shape, _BLOCK_SIZE, spec.head_dim), np.float32)
+    cache = LayerCache(ops.constant(keys), ops.constant(values))
+    return cache, list(_pieces(ops, lengths, blocks))
+
+
+def _pieces(ops: Ops[Any], lengths: Sequence[int], blocks: Sequence[int]) -> Iterator[_Piece[Any]]:
+    """Yield pieces of up to PIECE_ROWS rows. A piece may contain parts of several sequences."""
+    counts, starts = np.array(lengths), np.cumsum([0, *lengths])
+    first_blocks = np.cumsum([0, *blocks])
+    tables = first_blocks[:-1, None] + np.arange(max(blocks))
+    row_of = np.repeat(np.arange(len(counts)), counts)
+    slots = np.arange(starts[-1]) - starts[row_of] + first_blocks[row_of] * _BLOCK_SIZE
+
+    def ints(values: Any) -> Any:
+        return ops.constant(np.ascontiguousarray(values, np.int32))
+
+    for begin in range(0, int(starts[-1]), PIECE_ROWS):
+        end = min(begin + PIECE_ROWS, int(starts[-1]))
+        rows = np.arange(row_of[begin], row_of[end - 1] + 1)
+        zeros = np.zeros(end - begin)
+        inputs: StepInputs[Any] = StepInputs(
+            tokens=ints(zeros),
+            positions=ints(zeros),  # of the identity table, which has one row
+            slots=ints(slots[begin:end]),
+            query_starts=ints(np.clip(starts[rows[0] : rows[-1] + 2], begin, end) - begin),
+            context_lens=ints(counts[rows]),
+            block_tables=ints(np.minimum(tables[rows], first_blocks[-1] - 1)),
+            sample_rows=ints(zeros[:0]),
+        )
+        yield _Piece(slice(begin, end), inputs)

@@ -1,0 +1,282 @@
+"""The forward pass of a vision transformer, written with the ops of a kernel backend.
+
+A layer is computed in pieces of rows. A piece of one step computes the attention and feed-forward
+of a layer, then the queries, keys and values of the next layer. Two key-value caches alternate, as
+the pieces after it still read those of the layer before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.ops_interface import LayerCache, Ops
+from penstock.models.decoder.rope import identity_table
+from penstock.models.towers.activation import activate
+from penstock.models.towers.attention_groups import Piece, empty_cache, pieces_of
+from penstock.models.towers.tower_weights import Floats
+from penstock.models.towers.vision_spec import VisionSpec
+from penstock.models.towers.vision_weights import TowerNorm, VisionLayerWeights, VisionWeights
+
+Tensor = TypeVar("Tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class PatchRows:
+    """The patches that a tower computes together: those of one image, or of several.
+
+    - `patches`: [N, patch_columns] float32.
+    - `groups`: for each division of the rows (`VisionSpec.kinds`), the number of rows of each
+      group of successive rows that attend to each other. If the tower has a class token, each group
+      gets one as its first row, which is counted in neither `groups` nor `patches`.
+    - `positions`: [N, W] float32, added to the patch embeddings; None: no positions.
+    - `rope`: [N, rotary_dim] float32: the cosines, then the sines, of each patch's angles; None:
+      nothing is rotated.
+    """
+
+    patches: Floats
+    groups: tuple[tuple[int, ...], ...]
+    positions: Floats | None = None
+    rope: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TowerStates(Generic[Tensor]):
+    """The results of a tower: [N, W] of the last layer, and of the layers `VisionSpec.taps`. With a
+    class token, each group begins with its row."""
+
+    last: Tensor
+    taps: tuple[Tensor, ...]
+
+
+class VisionTower(Generic[Tensor]):
+    """A vision transformer whose weights are packed for one kernel backend."""
+
+    def __init__(self, spec: VisionSpec, weights: VisionWeights, ops: Ops[Tensor]) -> None:
+        self.spec = spec
+        self._patch = ops.pack_linear(weights.patch())
+        self._class_row = _class_row(weights)
+        self._embedding_norm = Norm.packed(ops, weights.embedding_norm(), spec.norm_eps)
+        self._layers: list[_Layer[Tensor]] = []
+        for index in range(spec.layers):
+            kind = spec.kinds[index] if spec.kinds else 0
+            self._layers.append(_packed_layer(ops, spec, weights.layer(index), kind))
+        self._final_norm = Norm.packed(ops, weights.final_norm(), spec.norm_eps)
+
+    def states(
+        self, ops: Ops[Tensor], rows: PatchRows
+    ) -> Generator[None, None, TowerStates[Tensor]]:
+        """Compute the states of `rows`, with a `yield` after each piece."""
+        spec = self.spec
+        residual = yield from self._embed(ops, rows)
+        count = residual.shape[0]
+        extra = 1 if spec.class_token else 0
+        groups = [[length + extra for length in division] for division in rows.groups]
+        table, positions = self._rope(ops, rows, count)
+        divisions = [pieces_of(ops, each, spec.piece_rows, positions) for each in groups]
+        caches = [empty_cache(ops, groups, spec.num_heads, spec.head_dim) for _ in range(2)]
+        queries, first = _rows_like(ops, residual), self._layers[0]
+        for piece in divisions[first.kind]:
+            normed = first.attention_norm.apply(ops, residual[piece.rows])
+            queries[piece.rows] = self._queries(ops, first, normed, table, piece, caches[0])
+            yield
+        taps = []
+        for index, layer in enumerate(self._layers):
+            own, other = caches[index % 2], caches[1 - index % 2]
+            following = self._layers[index + 1] if index + 1 < len(self._layers) else None
+            for number, piece in enumerate(divisions[layer.kind]):
+                at = piece.rows
+                seen = self._attention(ops, queries[at], piece, own)
+                x, residual[at] = self._block(ops, layer, seen, residual[at], following)
+                if following is not None:
+                    later = divisions[following.kind][number]
+                    queries[at] = self._queries(ops, following, x, table, later, other)
+                yield
+            if index in spec.taps:
+                taps.append(copied(residual))
+        if self._final_norm is not None:
+            residual = self._final_norm.apply(ops, residual)
+        return TowerStates(residual, tuple(taps))
+
+    def _embed(self, ops: Ops[Tensor], rows: PatchRows) -> Generator[None, None, Any]:
+        """Return the embeddings [N, W] of the patches and class tokens."""
+        spec, step = self.spec, self.spec.piece_rows
+        groups = rows.groups[0] if self._class_row is not None else (len(rows.patches),)
+        extra = 0 if self._class_row is None else 1
+        count = sum(groups) + extra * len(groups)
+        embeddings: Any = ops.constant(np.empty((count, spec.hidden_size), np.float32))
+        first = start = 0
+        for length in groups:
+            if self._class_row is not None:
+                embeddings[first] = ops.constant(self._class_row)
+            first += extra
+            for piece in range(0, length, step):
+                part = slice(start + piece, start + min(piece + step, length))
+                x: Any = ops.linear(ops.constant(rows.patches[part]), self._patch)
+                if rows.positions is not None:
+                    x = x + ops.constant(rows.positions[part])
+                embeddings[first + piece : first + piece + len(x)] = x
+                yield
+            first, start = first + length, start + length
+        if self._embedding_norm is not None:
+            embeddings = self._embedding_norm.apply(ops, embeddings)
+        return embeddings
+
+    def _rope(
+        self, ops: Ops[Tensor], rows: PatchRows, count: int
+    ) -> tuple[Tensor, npt.NDArray[np.int32]]:
+        """Return the RoPE table and the row of the table for each row."""
+        if rows.rope is None:
+            return ops.constant(identity_table(1)), np.zeros(count, np.int32)
+        assert self._class_row is None, "no family rotates beside a class token"
+        return ops.constant(rows.rope), np.arange(count, dtype=np.int32)
+
+    def _queries(
+        self,
+        ops: Ops[Tensor],
+        layer: _Layer[Tensor],
+        normed: Tensor,
+        table: Tensor,
+        piece: Piece[Tensor],
+        cache: LayerCache[Tensor],
+    ) -> Tensor:
+        """Store the keys and values of a piece and return its queries."""
+        spec = self.spec
+        qkv: Any = ops.linear(normed, layer.qkv)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            width = spec.hidden_size
+            for norm, at in ((layer.q_norm, 0), (layer.k_norm, width)):
+                qkv[:, at : at + width] = norm.apply(ops, copied(qkv[:, at : at + width]))
+        heads = (spec.num_heads, spec.num_heads, spec.head_dim)
+        return ops.rope_cache(qkv, table, piece.inputs, cache, heads, None)
+
+    def _attention(
+        self, ops: Ops[Tensor], queries: Tensor, piece: Piece[Tensor], cache: LayerCache[Tensor]
+    ) -> Tensor:
+        spec = self.spec
+        heads = (spec.num_heads, spec.num_heads, spec.head_dim)
+        scale = spec.head_dim**-0.5
+        return ops.bidirectional_attention(queries, piece.inputs, cache, heads, scale, 0)
+
+    def _block(
+        self,
+        ops: Ops[Tensor],
+        layer: _Layer[Tensor],
+        seen: Tensor,
+        residual: Tensor,
+        following: _Layer[Tensor] | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the rest of a layer after attention. Return the input of the following layer's
+        attention and the new residual."""
+        x: Any = ops.linear(seen, layer.output)
+        if layer.attention_scale is not None:
+            x = x * layer.attention_scale
+        x, total = layer.mlp_norm.add(ops, x, residual)
+        x = activate(ops, ops.linear(x, layer.up), self.spec.activation)
+        x = ops.linear(x, layer.down)
+        if layer.mlp_scale is not None:
+            x = x * layer.mlp_scale
+        if following is not None:
+            return following.attention_norm.add(ops, x, total)
+        total = x + total
+        return total, total
+
+
+@dataclass(frozen=True, slots=True)
+class Norm(Generic[Tensor]):
+    """A norm as tensors of a backend, [W] each: LayerNorm, or RMSNorm if `bias` is None."""
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+
+    @classmethod
+    def packed(cls, ops: Ops[Tensor], norm: TowerNorm | None, eps: float) -> Norm[Tensor] | None:
+        """Convert a norm to tensors of a backend."""
+        return None if norm is None else _packed_norm(ops, norm, eps)
+
+    def apply(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
+        """Return the normalized rows of `x` [T, W]."""
+        if self.bias is None:
+            return ops.rms_norm(x, self.weight, self.eps)
+        return ops.layer_norm(x, self.weight, self.bias, self.eps)
+
+    def add(self, ops: Ops[Tensor], x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the normalized sum of `x` and `residual`, and the sum."""
+        if self.bias is None:
+            return ops.add_rms_norm(x, residual, self.weight, self.eps)
+        return ops.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer(Generic[Tensor]):
+    """The packed weights of one layer. `kind`: see `VisionSpec.kinds`."""
+
+    kind: int
+    attention_norm: Norm[Tensor]
+    qkv: Any
+    q_norm: Norm[Tensor] | None
+    k_norm: Norm[Tensor] | None
+    output: Any
+    attention_scale: Any
+    mlp_norm: Norm[Tensor]
+    up: Any
+    down: Any
+    mlp_scale: Any
+
+
+def _packed_norm(ops: Ops[Tensor], norm: TowerNorm, eps: float) -> Norm[Tensor]:
+    bias = None if norm.bias is None else ops.constant(norm.bias)
+    return Norm(ops.constant(norm.weight), bias, eps)
+
+
+def _packed_layer(
+    ops: Ops[Tensor], spec: VisionSpec, layer: VisionLayerWeights, kind: int
+) -> _Layer[Tensor]:
+    def head_norm(weight: Floats | None) -> Norm[Tensor] | None:
+        norm = None if weight is None else TowerNorm(weight, None)
+        return Norm.packed(ops, norm, spec.qk_norm_eps)
+
+    def factor(values: Floats | None) -> Any:
+        return None if values is None else ops.constant(values)
+
+    return _Layer(
+        kind=kind,
+        attention_norm=_packed_norm(ops, layer.attention_norm, spec.norm_eps),
+        qkv=ops.pack_linear(layer.qkv),
+        q_norm=head_norm(layer.q_norm),
+        k_norm=head_norm(layer.k_norm),
+        output=ops.pack_linear(layer.output),
+        attention_scale=factor(layer.attention_scale),
+        mlp_norm=_packed_norm(ops, layer.mlp_norm, spec.norm_eps),
+        up=ops.pack_linear(layer.up),
+        down=ops.pack_linear(layer.down),
+        mlp_scale=factor(layer.mlp_scale),
+    )
+
+
+def _class_row(weights: VisionWeights) -> Floats | None:
+    """Return the class token with its position added."""
+    token, positions = weights.class_token(), weights.positions()
+    if token is None or positions is None:
+        return token
+    row: Floats = token + positions[0]
+    return row
+
+
+def _rows_like(ops: Ops[Tensor], x: Any) -> Any:
+    return ops.constant(np.empty(tuple(x.shape), np.float32))
+
+
+def copied(x: Any) -> Any:
+    """Return a contiguous copy of a tensor of any backend."""
+    return x * 1
+
+
+def whole_groups(lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return the divisions for a tower whose layers all have the same groups."""
+    return (tuple(lengths),)

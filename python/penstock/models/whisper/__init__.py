@@ -1,0 +1,1 @@
+"""Whisper, which transcribes speech: its files, encoder, decoder and decoding rules."""
