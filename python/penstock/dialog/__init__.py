@@ -23,6 +23,7 @@ from penstock.dialog.events import (
     TurnEnded,
     Usage,
 )
+from penstock.dialog.images import MadeImage, TextToImageRequest
 from penstock.dialog.message import (
     Audio,
     File,
@@ -85,6 +86,7 @@ __all__ = [
     "HostedTool",
     "Image",
     "Limits",
+    "MadeImage",
     "Message",
     "Part",
     "PartEnded",
@@ -116,6 +118,7 @@ __all__ = [
     "SpeechPiece",
     "Text",
     "TextDelta",
+    "TextToImageRequest",
     "TextToSpeechRequest",
     "TokenLogprob",
     "ToolActivity",

@@ -38,6 +38,8 @@ def load_transformers_speaker(files: ModelFiles, settings: EngineSettings) -> Sp
         ) from None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
     device = torch.device(choose_device(settings))
     kind = model_type(files.path / "config.json")
     try:
