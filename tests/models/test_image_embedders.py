@@ -10,7 +10,16 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from vision_models import SIZES, VISION, encoded, media_spec, picture, randomized, save
+
+from tests.support.vision_models import (
+    SIZES,
+    VISION,
+    encoded,
+    media_spec,
+    picture,
+    randomized,
+    save,
+)
 
 TEXT = {
     "hidden_size": 32,

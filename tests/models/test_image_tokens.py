@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import transformers
 from PIL import Image
-from test_vision_towers import CASES, Case
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from vision_models import SIZES, VISION, media_spec, picture
 
 from penstock.models.media.number_words import number_words
 from penstock.models.media.prepared import Frames
+from tests.support.vision_cases import CASES, Case
+from tests.support.vision_models import SIZES, VISION, media_spec, picture
 
 SPECIAL = (
     *("<pad>", "<s>", "</s>", "<image>", "<video>", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),

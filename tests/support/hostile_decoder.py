@@ -1,7 +1,6 @@
 """A decoding process whose processor does what a client's bytes might do with a hole in a decoder.
 
-It stands for code that has taken over a sealed process. The red value of the first pixel of an
-image selects the attempt.
+The red value of the first pixel of an image selects the attempt.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ from penstock.models.media.prepared import Pixels, PreparedMedia
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 HERE = Path(__file__)
+PROGRAM = (str(HERE),)
+"""The arguments of Python that start this process."""
 
 
 def _start_thread() -> None:

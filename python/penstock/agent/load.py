@@ -1,5 +1,4 @@
-"""Loads the runner that answers requests to a model: generator or transcriber, embedder or
-reranker."""
+"""Loads the runner that answers requests to a model, whichever kind of model it is."""
 
 from __future__ import annotations
 
@@ -11,31 +10,43 @@ from penstock.agent.loop import AgentLoop, FileAttachments
 from penstock.agent.model_media import MediaAccess, ModelMedia
 from penstock.agent.sessions import SessionStore
 from penstock.agent.tool_provider import ToolProvider
-from penstock.base.errors import InvalidRequest
 from penstock.dialog import Sampling
 from penstock.engine.protocol import Engine
-from penstock.engine.types import NO_EMBEDDINGS, NO_RANKING, NO_TEXT, RANKING_ALONE
+from penstock.engine.refusals import unsupported
+from penstock.engine.types import (
+    IMAGES_ALONE,
+    NO_EMBEDDINGS,
+    NO_IMAGES,
+    NO_RANKING,
+    NO_SPEECH,
+    NO_TEXT,
+    RANKING_ALONE,
+    SPEECH_ALONE,
+)
 from penstock.generation import Generator
+from penstock.generation.embeddings.conversations import RenderedConversations, SingleItems
 from penstock.generation.embeddings.embeddings import EmbeddingRunner
 from penstock.generation.embeddings.reranking import RerankRunner
+from penstock.generation.images.images import ImageRunner
+from penstock.generation.prompt.chat_template import select_chat_template
+from penstock.generation.speech.speech import SpeechRunner
 from penstock.generation.transcription.transcriber import Transcriber
-from penstock.models.embedding.rerankers import is_reranker, load_rerank_parts
+from penstock.models.embedding.rerankers import load_rerank_parts
 from penstock.models.hub.model_files import ModelFiles
-from penstock.models.loader.model_loader import (
-    is_embedding_model,
-    load_embedding_parts,
-    load_text_parts,
-)
+from penstock.models.loader.image_embedder import is_image_embedder
+from penstock.models.loader.model_kind import model_kind
+from penstock.models.loader.model_loader import load_embedding_parts, load_text_parts
 from penstock.models.loader.sampling_defaults import SamplingDefaults, sampling_defaults
-from penstock.models.whisper.folder import is_whisper, whisper_spec
+from penstock.models.whisper.folder import whisper_spec
 from penstock.models.whisper.loader import load_whisper_parts
+from penstock.text import load_tokenizer
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Runners:
-    """The runner of one model. Exactly one of the first three fields is set.
+    """The runner of one model. Exactly one of the fields except `media` is set.
 
     - `media`: the media of requests, None for a model that reads text only.
     """
@@ -43,11 +54,13 @@ class Runners:
     generator: AgentLoop | None = None
     embedder: EmbeddingRunner | None = None
     reranker: RerankRunner | None = None
+    speaker: SpeechRunner | None = None
+    painter: ImageRunner | None = None
     media: ModelMedia | None = None
 
     def must_generate(self) -> AgentLoop:
         """Return the generator. Raises InvalidRequest (`unsupported_model`) if the model has none;
-        `must_embed` and `must_rerank` do the same for their runners."""
+        the other `must_` methods do the same for their runners."""
         return self._must(self.generator, NO_TEXT)
 
     def must_embed(self) -> EmbeddingRunner:
@@ -55,6 +68,12 @@ class Runners:
 
     def must_rerank(self) -> RerankRunner:
         return self._must(self.reranker, NO_RANKING)
+
+    def must_speak(self) -> SpeechRunner:
+        return self._must(self.speaker, NO_SPEECH)
+
+    def must_paint(self) -> ImageRunner:
+        return self._must(self.painter, NO_IMAGES)
 
     @property
     def sampling_defaults(self) -> SamplingDefaults | None:
@@ -69,10 +88,14 @@ class Runners:
             await self.media.close()
 
     def _must(self, runner: _T | None, refusal: str) -> _T:
-        if runner is None:
-            message = refusal if self.reranker is None else RANKING_ALONE
-            raise InvalidRequest(message, field="model", code="unsupported_model")
-        return runner
+        if runner is not None:
+            return runner
+        alone = (
+            (self.reranker, RANKING_ALONE),
+            (self.speaker, SPEECH_ALONE),
+            (self.painter, IMAGES_ALONE),
+        )
+        raise unsupported(next((text for one, text in alone if one is not None), refusal))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +133,19 @@ def load_runners(
 
     Raises ModelError.
     """
-    if is_reranker(files):
-        return Runners(reranker=RerankRunner.load(engine, load_rerank_parts(files), adapters))
-    if is_embedding_model(files):
-        parts = load_embedding_parts(files)
-        return Runners(embedder=EmbeddingRunner.load(engine, parts, adapters))
-    if is_whisper(files):
-        return _load_transcriber(files, engine, state)
+    match model_kind(files):
+        case "reranker":
+            return Runners(reranker=RerankRunner.load(engine, load_rerank_parts(files), adapters))
+        case "embedding":
+            return _load_embedder(files, engine, adapters, state)
+        case "speech":
+            return Runners(speaker=SpeechRunner(engine))
+        case "transcription":
+            return _load_transcriber(files, engine, state)
+        case "image":
+            return Runners(painter=ImageRunner(engine))
+        case "text":
+            pass
     text_parts = load_text_parts(files)
     defaults = sampling_defaults(files, text_parts.generation_defaults, sampling)
     media = ModelMedia.load(files, state.media)
@@ -124,6 +153,25 @@ def load_runners(
     generator = Generator.load(engine, text_parts, tool_syntax, adapters, defaults, loader)
     loop = AgentLoop(generator, state.attachments, sessions=state.sessions, tools=state.tools)
     return Runners(loop, media=media)
+
+
+def _load_embedder(
+    files: ModelFiles, engine: Engine, adapters: AdapterView | None, state: SharedState
+) -> Runners:
+    """Return the runner of a model that embeds texts, images, or texts with images."""
+    media = ModelMedia.load(files, state.media)
+    if media is not None and is_image_embedder(files):
+        runner = EmbeddingRunner(engine, None, conversations=SingleItems(media.loader))
+        return Runners(embedder=runner, media=media)
+    parts = load_embedding_parts(files)
+    if media is None:
+        return Runners(embedder=EmbeddingRunner.load(engine, parts, adapters))
+    text = load_text_parts(files)
+    tokenizer = load_tokenizer(text)
+    template, _ = select_chat_template(text, tokenizer, None, media.loader.processor.placeholders)
+    conversations = RenderedConversations(engine, tokenizer, template, media.loader)
+    embedder = EmbeddingRunner.load(engine, parts, adapters, conversations)
+    return Runners(embedder=embedder, media=media)
 
 
 def _load_transcriber(files: ModelFiles, engine: Engine, state: SharedState) -> Runners:

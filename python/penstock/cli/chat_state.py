@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ from penstock.dialog import (
     HostedTool,
     Limits,
     Message,
+    Part,
     ReasoningPolicy,
     Sampling,
     Text,
@@ -24,6 +26,7 @@ HELP: Final = """\
 /exit                 quit (also Ctrl-D)
 /clear                start a new conversation
 /system [TEXT]        set the system message; without TEXT, remove it
+/attach FILE          show the model an image, a recording or a video with your next line
 /adapter [ALIAS]      use an adapter loaded with --lora; without ALIAS, none
 /temperature [X]      0 to 2; without X, the model's default
 /topk [N]             sample from the N most likely tokens; 0 means all
@@ -44,6 +47,7 @@ class Conversation:
     `reasoning`: whether the model reasons before it answers.
     `adapter`: the alias of the LoRA adapter to use; None: none.
     `hosted`: the tools that run in this process.
+    `media`: images, recordings and videos for the first line of the user.
     """
 
     def __init__(
@@ -55,7 +59,10 @@ class Conversation:
         reasoning: ReasoningPolicy = ReasoningPolicy(),  # noqa: B008
         adapter: str | None = None,
         hosted: tuple[HostedTool, ...] = (),
+        media: tuple[Part, ...] = (),
     ) -> None:
+        self._waiting = media  # for the next line
+        self._attached: tuple[Part, ...] = ()  # to the last line
         self._hosted = hosted
         self._container = new_id("cntr_")
         self.system = system
@@ -68,6 +75,7 @@ class Conversation:
             "/help": lambda _: HELP,
             "/exit": self._leave,
             "/clear": self._clear,
+            "/attach": self._attach,
             "/adapter": self._set_adapter,
             "/system": self._set_system,
             "/temperature": self._set_temperature,
@@ -88,9 +96,12 @@ class Conversation:
             return error.message
 
     def request(self, text: str) -> GenerateRequest:
-        """Return the request for the next answer: the conversation so far and the user's `text`."""
+        """Return the request for the next answer: the conversation so far, and the user's `text`
+        with the media that wait for it."""
+        self._attached, self._waiting = self._waiting, ()
         system = [Message("system", (Text(self.system),))] if self.system else []
-        messages = (*system, *self.messages, Message("user", (Text(text),)))
+        asked = Message("user", (*self._attached, Text(text)))
+        messages = (*system, *self.messages, asked)
         return GenerateRequest(
             messages=messages,
             adapter=self.adapter,
@@ -102,20 +113,33 @@ class Conversation:
         )
 
     def keep(self, text: str, answer: str) -> None:
-        """Append the user's text and the model's answer, which may have been interrupted."""
-        self.messages += [Message("user", (Text(text),)), Message("assistant", (Text(answer),))]
+        """Append the user's text with its media, and the model's answer, which may have been
+        interrupted."""
+        asked = Message("user", (*self._attached, Text(text)))
+        self._attached = ()
+        self.messages += [asked, Message("assistant", (Text(answer),))]
 
     def _leave(self, _: str) -> str:
         raise ExitChat
 
     def _clear(self, _: str) -> str:
         self.messages.clear()
+        self._waiting = ()
         self._container = new_id("cntr_")
         return "Conversation cleared."
 
     def _set_system(self, text: str) -> str:
         self.system = text or None
         return "System message set." if text else "No system message."
+
+    def _attach(self, path: str) -> str:
+        from penstock.llm.content import content_parts
+
+        try:
+            self._waiting += content_parts([Path(path).expanduser()], "the file")
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+        return f"{Path(path).name} goes with your next line."
 
     def _set_adapter(self, alias: str) -> str:
         self.adapter = alias or None

@@ -28,7 +28,7 @@ def doctor(
 
     from penstock.system.checks import all_checks
 
-    checks = [*all_checks(read_environment(), port), *_sandbox_checks()]
+    checks = [*all_checks(read_environment(), port), _media_check(), *_sandbox_checks()]
     if as_json:
         typer.echo(msgspec.json.encode({"checks": checks}).decode())
     else:
@@ -39,6 +39,23 @@ def doctor(
         Console().print(table)
     if any(check.status == "error" for check in checks):
         raise typer.Exit(1)
+
+
+def _media_check() -> Check:
+    """Start a decoding process, which decodes samples and gives up its rights."""
+    import asyncio
+
+    from penstock.media.decoders import MediaDecoders, MediaUnavailable
+    from penstock.media.landlock import landlock_abi
+    from penstock.media.limits import MediaLimits
+    from penstock.system.checks import Check
+
+    try:
+        asyncio.run(MediaDecoders(None, MediaLimits()).try_start())
+    except MediaUnavailable as error:
+        return Check("media", "warn", f"cannot be decoded: {error}", error.suggestion)
+    layers = "seccomp and Landlock" if landlock_abi() else "seccomp"
+    return Check("media", "ok", f"images, audio and video are decoded under {layers}")
 
 
 def _sandbox_checks() -> list[Check]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from penstock.cli.agent_setting_options import LOCAL_TOOL_OPTIONS
 from penstock.cli.settings_parameters import CommandSettings, with_settings
-from penstock.config import AgentSettings
+from penstock.config import AgentSettings, SettingsError
 
 if TYPE_CHECKING:
-    from penstock.dialog import HostedTool
+    from penstock.dialog import HostedTool, Part
 
 PANEL = "Answers"
 
@@ -31,6 +33,18 @@ def run(
     system: Annotated[
         Optional[str],  # noqa: UP045
         _option("--system", help="System message."),
+    ] = None,
+    image: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        _option("--image", help="Show the model an image; may be repeated.", metavar="FILE"),
+    ] = None,
+    audio: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        _option("--audio", help="Play the model a recording; may be repeated.", metavar="FILE"),
+    ] = None,
+    video: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        _option("--video", help="Show the model a video; may be repeated.", metavar="FILE"),
     ] = None,
     max_tokens: Annotated[
         Optional[int],  # noqa: UP045
@@ -67,6 +81,7 @@ def run(
         reasoning=ReasoningPolicy(enabled=thinking),
         adapter=adapter,
         hosted=hosted,
+        media=attached_media({"image": image, "audio": audio, "video": video}),
     )
     with local_model(engine_settings, agent) as (loop, model):
         console = Console()
@@ -86,6 +101,23 @@ def run(
             chat.answer_once(text)
         else:
             chat.talk(model.name)
+
+
+def attached_media(files: Mapping[str, Sequence[Path] | None]) -> tuple[Part, ...]:
+    """Return the parts of the files, given by their kinds: "image", "audio", "video". Raises
+    SettingsError for a file that cannot be read."""
+    from penstock.llm.content import content_parts
+
+    named = [
+        ({"type": kind, kind: path}, path) for kind, paths in files.items() for path in paths or ()
+    ]
+    parts: list[Part] = []
+    for part, path in named:
+        try:
+            parts += content_parts([part], str(path))
+        except OSError as error:
+            raise SettingsError(f"--{part['type']}: {path}: {error.strerror}") from None
+    return tuple(parts)
 
 
 def hosted_tools(settings: AgentSettings) -> tuple[HostedTool, ...]:

@@ -72,14 +72,6 @@ ENGINE_OPTIONS: Final = (
             "the checkpoint's format",
         ),
         SettingOption(
-            "mmproj",
-            ("--mmproj",),
-            str,
-            "GGUF file with the vision or audio towers of a model in a GGUF file.",
-            "the mmproj file beside the model, if there is one",
-            "FILE",
-        ),
-        SettingOption(
             "tool_call_parser",
             ("--tool-call-parser", "--tool-syntax"),
             ToolCallParserName,

@@ -83,8 +83,6 @@ class EngineSettings(msgspec.Struct, frozen=True):
       with 8 bits for the embedding and the output projection; "fp8" (GPU) applies to the layers
       only.
       `tool_call_parser`: format of the model's tool calls; None: detected from the chat template.
-      `mmproj`: GGUF file with the towers of a multimodal model in a GGUF file; None: the file with
-      `mmproj` in its name beside the model, if there is one.
       `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`: used for requests that do not
       set them; None: the model's defaults.
       `lora`: None: no LoRA runtime.
@@ -146,7 +144,6 @@ class EngineSettings(msgspec.Struct, frozen=True):
     kernel_backend: Literal["auto", "native", "reference", "triton"] = "auto"
     disabled_kernels: str = ""
     cpu_isa: CpuIsaName = "auto"
-    mmproj: str | None = None
     tool_call_parser: ToolCallParserName | None = None
     temperature: float | None = None
     top_k: int | None = None

@@ -4,7 +4,7 @@ The codecs of the HTTP dialects convert to and from these types. All types are f
 structs. This package imports only `base`.
 """
 
-from penstock.dialog.embedding import EmbeddingRequest, Embeddings
+from penstock.dialog.embedding import ConversationInput, EmbeddingRequest, Embeddings
 from penstock.dialog.events import (
     ApprovalRequired,
     ArgumentsDelta,
@@ -23,6 +23,7 @@ from penstock.dialog.events import (
     TurnEnded,
     Usage,
 )
+from penstock.dialog.images import MadeImage, TextToImageRequest
 from penstock.dialog.message import (
     Audio,
     File,
@@ -66,6 +67,7 @@ from penstock.dialog.server_tools import (
     ToolActivity,
     ToolRun,
 )
+from penstock.dialog.speech import SpeechPiece, TextToSpeechRequest
 
 __all__ = [
     "AdapterRevision",
@@ -73,6 +75,7 @@ __all__ = [
     "ArgumentsDelta",
     "Audio",
     "Constraint",
+    "ConversationInput",
     "CustomActivity",
     "EmbeddingRequest",
     "Embeddings",
@@ -84,6 +87,7 @@ __all__ = [
     "HostedTool",
     "Image",
     "Limits",
+    "MadeImage",
     "Message",
     "Part",
     "PartEnded",
@@ -112,8 +116,11 @@ __all__ = [
     "ShellActivity",
     "ShellTool",
     "SkillReference",
+    "SpeechPiece",
     "Text",
     "TextDelta",
+    "TextToImageRequest",
+    "TextToSpeechRequest",
     "TokenLogprob",
     "ToolActivity",
     "ToolCall",

@@ -18,14 +18,19 @@ from penstock.engine.admission import AdmissionQueue
 from penstock.engine.media.encode_queue import EncodeQueue
 from penstock.engine.media.encoder_cache import EncoderCache
 from penstock.engine.media.prompt_media import PromptMedia, kinds_of
+from penstock.engine.refusals import unsupported
 from penstock.engine.types import (
     NO_ADAPTERS,
     NO_EMBEDDINGS,
+    NO_IMAGES,
+    NO_SPEECH,
     AdapterSource,
     AdapterState,
     EmbedRequest,
     EngineGauges,
     EngineInfo,
+    ImageRequest,
+    SpeechRequest,
     TokenDelta,
     TokenOutput,
     TokenRequest,
@@ -148,7 +153,15 @@ class EngineCore:
     def embed(self, request: EmbedRequest) -> None:
         """Refuse a request for embeddings, because the model generates text. Always raises
         InvalidRequest."""
-        raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
+        raise unsupported(NO_EMBEDDINGS)
+
+    def speak(self, request: SpeechRequest) -> None:
+        """Refuse a text to speak. Always raises InvalidRequest."""
+        raise unsupported(NO_SPEECH)
+
+    def paint(self, request: ImageRequest) -> None:
+        """Refuse a request for images. Always raises InvalidRequest."""
+        raise unsupported(NO_IMAGES)
 
     def abort(self, request_id: str) -> None:
         """Drop a request if it has not finished; no more output of it follows."""

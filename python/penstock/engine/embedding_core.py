@@ -3,21 +3,28 @@ the vectors."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final
 
 import msgspec
 import numpy as np
 
-from penstock.base.errors import ContextLengthExceeded, InvalidRequest, Overloaded
+from penstock.base.errors import Overloaded
 from penstock.config import EngineSettings, LoraSettings
 from penstock.engine.adapters.null_slot_cache import slot_cache_for
+from penstock.engine.embedding_jobs import EmbeddingJob, EmbeddingSequence, sequences_of
+from penstock.engine.media.encode_queue import EncodeQueue
+from penstock.engine.media.encoder_cache import EncoderCache
+from penstock.engine.media.prompt_media import kinds_of
+from penstock.engine.refusals import unsupported
 from penstock.engine.types import (
     ENCODER_ADAPTERS,
     NO_ADAPTERS,
+    NO_IMAGES,
+    NO_SPEECH,
     NO_TEXT,
     AdapterSource,
     AdapterState,
@@ -25,31 +32,15 @@ from penstock.engine.types import (
     EmbedRequest,
     EngineGauges,
     EngineInfo,
+    ImageRequest,
+    SpeechRequest,
     TokenRequest,
 )
 from penstock.grammar.vocabulary import Vocabulary
 from penstock.runtime.cpu.embedding import EmbeddingRuntime
 from penstock.scheduler import NO_ADAPTER
 
-Tokens: TypeAlias = tuple[int, ...]
-
-NOT_FINITE = "the model gave no finite numbers for this request"
-
-
-@dataclass(slots=True)
-class _Job:
-    """A request and its sequences that have not been computed yet.
-
-    `waiting`: token ids of each sequence, and the start of its second text (its length if it has
-    none).
-    `adapter`: the leased adapter revision, "" for none.
-    `slot`: the adapter's slot, NO_ADAPTER until the adapter is in memory.
-    """
-
-    id: str
-    waiting: deque[tuple[Tokens, int]] = field(default_factory=deque)
-    adapter: str = ""
-    slot: int = NO_ADAPTER
+NOT_FINITE: Final = "the model gave no finite numbers for this request"
 
 
 class EmbeddingCore:
@@ -59,24 +50,35 @@ class EmbeddingCore:
     A step computes whole sequences, as many as its limits on tokens and rows allow. Requests take
     turns, one sequence each, so that a long request does not delay a short one. The vectors of a
     sequence do not depend on the other sequences of its step. A request whose adapter is not in
-    memory waits until it is.
+    memory waits until it is, and a sequence until its media are encoded.
 
     `max_queue`: requests are accepted while fewer sequences than this wait.
     `lora`: the limits of adapters, None if adapters are off.
+    `encoder_cache_bytes`: most memory of encoded media.
     """
 
     def __init__(
-        self, runtime: EmbeddingRuntime, max_queue: int, lora: LoraSettings | None = None
+        self,
+        runtime: EmbeddingRuntime,
+        max_queue: int,
+        lora: LoraSettings | None = None,
+        encoder_cache_bytes: int = 0,
     ) -> None:
         facts = runtime.info
         self._runtime = runtime
         self._max_queue = max_queue
-        self._jobs: deque[_Job] = deque()
-        self._held: dict[str, _Job] = {}
+        self._jobs: deque[EmbeddingJob] = deque()
+        self._held: dict[str, EmbeddingJob] = {}
         self._wake: Callable[[], None] = lambda: None
         reason = NO_ADAPTERS if lora is None else ENCODER_ADAPTERS
         self._adapters = slot_cache_for(runtime.adapters, lora, lambda: self._wake(), reason)
         self._waiting = 0
+        self._media: EncodeQueue | None = None
+        if runtime.media is not None:
+            self._media = EncodeQueue(
+                runtime.media, EncoderCache(runtime.media, encoder_cache_bytes)
+            )
+        self._last_step_s = 0.0
         self._gauges = EngineGauges(sequences_capacity=facts.max_rows)
         self.info = EngineInfo(
             model_id=facts.model_id,
@@ -89,12 +91,13 @@ class EmbeddingCore:
             fingerprint=facts.fingerprint,
             embedding_width=facts.width,
             memory_bytes=facts.memory_bytes,
+            media_kinds=kinds_of(runtime.media),
         )
 
     @classmethod
     def for_runtime(cls, runtime: EmbeddingRuntime, settings: EngineSettings) -> EmbeddingCore:
         """Return the engine of a loaded model."""
-        return cls(runtime, settings.max_queue, settings.lora)
+        return cls(runtime, settings.max_queue, settings.lora, settings.encoder_cache_mb << 20)
 
     @property
     def report(self) -> str:
@@ -103,7 +106,9 @@ class EmbeddingCore:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._jobs) or self._adapters.has_completions
+        if self._adapters.has_completions or any(job.encoded for job in self._jobs):
+            return True
+        return self._media is not None and self._media.has_work
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Set `wake`, which another thread calls when an adapter has become ready, so that the
@@ -116,25 +121,29 @@ class EmbeddingCore:
     def submit(self, request: TokenRequest) -> None:
         """Refuse a request to generate text, because the model returns vectors. Always raises
         InvalidRequest."""
-        raise InvalidRequest(NO_TEXT, field="model", code="unsupported_model")
+        raise unsupported(NO_TEXT)
+
+    def speak(self, request: SpeechRequest) -> None:
+        """Refuse a text to speak. Always raises InvalidRequest."""
+        raise unsupported(NO_SPEECH)
+
+    def paint(self, request: ImageRequest) -> None:
+        """Refuse a request for images. Always raises InvalidRequest."""
+        raise unsupported(NO_IMAGES)
 
     def embed(self, request: EmbedRequest) -> None:
         """Queue a request. Raises InvalidRequest (`adapter_not_found` for an unknown revision),
         ContextLengthExceeded or Overloaded."""
-        if not request.sequences:
-            raise InvalidRequest("input must not be empty", field="input")
-        for sequence in request.sequences:
-            self._check(sequence)
+        sequences = sequences_of(request, self.info, self._media)
         if self._waiting >= self._max_queue:
             raise Overloaded(
                 f"{self._waiting} inputs are waiting already; try again later", retry_after_s=1
             )
-        starts = request.second_starts or map(len, request.sequences)
-        waiting = deque(zip(request.sequences, starts, strict=True))
-        job = _Job(request.id, waiting, request.adapter)
+        job = EmbeddingJob(request.id, deque(sequences), request.adapter)
         if job.adapter:
             self._adapters.lease(job.adapter)
         self._waiting += len(job.waiting)
+        self._enter_media(job)
         if self._enter(job):
             self._jobs.append(job)
         else:
@@ -163,22 +172,37 @@ class EmbeddingCore:
         return self._adapters.states()
 
     def step(self) -> list[EmbedOutput]:
-        """Compute one step. Return one output for each request that had sequences in the step, and
-        the last output of each request whose adapter could not be read."""
-        failures = self._release_ready()
-        jobs, sequences, second_starts = self._pack()
+        """Encode media for as long as the last step took, and compute one step. Return one output
+        for each request that had sequences in the step, and the last output of each request whose
+        adapter could not be read or whose media cannot be encoded."""
+        failures = self._release_ready() + self._encode_media()
+        jobs, sequences = self._pack()
         if not sequences:
             return failures
-        vectors = self._runtime.embed(sequences, [job.slot for job in jobs], second_starts)
-        self._gauges.tokens_processed += sum(map(len, sequences))
+        began = time.monotonic()
+        tokens = [one.tokens for one in sequences]
+        media = [one.media for one in sequences]
+        vectors = self._runtime.embed(
+            tokens,
+            [job.slot for job in jobs],
+            [one.second_start for one in sequences],
+            media if any(one.items for one in sequences) else (),
+        )
+        by_id = {job.id: job for job in jobs}
+        for job in by_id.values():
+            self._enter_media(job)
+        self._last_step_s = time.monotonic() - began
+        self._gauges.tokens_processed += sum(map(len, tokens))
         rows: dict[str, list[int]] = {}
         for row, job in enumerate(jobs):
             rows.setdefault(job.id, []).append(row)
-        by_id = {job.id: job for job in jobs}
         return failures + [self._chunk(by_id[id], vectors[own]) for id, own in rows.items()]
 
     def gauges(self) -> EngineGauges:
-        return msgspec.structs.replace(self._gauges, sequences_waiting=self._waiting)
+        gauges = msgspec.structs.replace(self._gauges, sequences_waiting=self._waiting)
+        if self._media is not None:
+            self._media.report(gauges)
+        return gauges
 
     def prepare(self) -> bool:
         """Return False, because there is nothing to prepare. See `Core.prepare`."""
@@ -189,45 +213,55 @@ class EmbeddingCore:
         self._adapters.close()
         self._runtime.close()
 
-    def _check(self, sequence: Tokens) -> None:
-        info = self.info
-        if not sequence:
-            raise InvalidRequest("an input has no tokens", field="input")
-        if len(sequence) > info.max_model_len:
-            raise ContextLengthExceeded(
-                f"an input has {len(sequence)} tokens; the model takes {info.max_model_len}",
-                field="input",
-            )
-        if min(sequence) < 0 or max(sequence) >= info.vocab_size:
-            raise InvalidRequest(
-                f"token ids must be at least 0 and below {info.vocab_size}", field="input"
-            )
-
-    def _pack(self) -> tuple[list[_Job], list[Tokens], list[int]]:
-        """Choose the sequences of the next step, one per request in turn. Return the job, the token
-        ids and the start of the second text of each sequence. The first sequence that does not fit
-        ends the step and comes first in the following step."""
+    def _pack(self) -> tuple[list[EmbeddingJob], list[EmbeddingSequence]]:
+        """Choose the sequences of the next step, one per request in turn. Return the job of each
+        sequence, and the sequences. The first sequence that does not fit ends the step and comes
+        first in the following step. Requests whose next media are not encoded are passed over."""
         left, facts = self._runtime.info.step_tokens, self._runtime.info
-        jobs: list[_Job] = []
-        sequences: list[Tokens] = []
-        second_starts: list[int] = []
-        turn = deque(self._jobs)
-        while turn and len(sequences) < facts.max_rows and len(turn[0].waiting[0][0]) <= left:
+        jobs: list[EmbeddingJob] = []
+        sequences: list[EmbeddingSequence] = []
+        turn = deque(job for job in self._jobs if job.encoded)
+        stalled = [job for job in self._jobs if not job.encoded]
+        while turn and len(sequences) < facts.max_rows and len(turn[0].waiting[0].tokens) <= left:
             job = turn.popleft()
-            sequence, second_start = job.waiting.popleft()
-            left -= len(sequence)
+            sequence = job.waiting.popleft()
+            left -= len(sequence.tokens)
             jobs.append(job)
             sequences.append(sequence)
-            second_starts.append(second_start)
             if job.waiting:
-                turn.append(job)
+                # The runtime reads encoded media in the step: the next sequence is for a later one.
+                (stalled if sequence.items or job.waiting[0].items else turn).append(job)
         # Jobs that had no turn come first in the next step.
-        self._jobs = turn
+        self._jobs = turn + deque(stalled)
         self._waiting -= len(sequences)
-        return jobs, sequences, second_starts
+        return jobs, sequences
+
+    def _encode_media(self) -> list[EmbedOutput]:
+        """Encode media of waiting sequences: one piece, and more until as much time has passed as
+        the last step took, if sequences can be computed. Return the last output of each request
+        whose media cannot be encoded."""
+        if self._media is None or not self._media.has_work:
+            return []
+        computes = any(job.encoded for job in self._jobs)
+        news = self._media.advance(self._last_step_s if computes else 0.0)
+        failures: list[EmbedOutput] = []
+        for job in [job for job in (*self._jobs, *self._held.values()) if job.id in news]:
+            error = news[job.id]
+            job.encoded = error is None
+            if error is not None:
+                failures.append(self._fail(job, error))
+        return failures
+
+    def _enter_media(self, job: EmbeddingJob) -> None:
+        """Encode the media of the job's first waiting sequence. One sequence at a time: later ones
+        must not hold encoded media that leave no room for it."""
+        if self._media is not None:
+            self._media.leave(job.id)
+            if job.waiting:
+                job.encoded = self._media.enter(job.id, job.waiting[0].items)
 
     def _chunk(
-        self, job: _Job, vectors: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+        self, job: EmbeddingJob, vectors: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
     ) -> EmbedOutput:
         if not np.isfinite(vectors).all():
             return self._fail(job, NOT_FINITE)
@@ -237,18 +271,20 @@ class EmbeddingCore:
         self._gauges.completed_stop += 1
         return EmbedOutput(job.id, vectors.tobytes(), "stop")
 
-    def _fail(self, job: _Job, reason: str) -> EmbedOutput:
+    def _fail(self, job: EmbeddingJob, reason: str) -> EmbedOutput:
         self._drop(job)
         self._gauges.completed_error += 1
         return EmbedOutput(job.id, b"", "error", reason)
 
-    def _drop(self, job: _Job) -> None:
+    def _drop(self, job: EmbeddingJob) -> None:
         if self._held.pop(job.id, None) is None and job.waiting:
             self._jobs.remove(job)
+        if self._media is not None:
+            self._media.leave(job.id)
         self._waiting -= len(job.waiting)
         self._release(job)
 
-    def _enter(self, job: _Job) -> bool:
+    def _enter(self, job: EmbeddingJob) -> bool:
         """Return whether a job can be computed: it has no adapter, or its adapter is in memory."""
         if not job.adapter:
             return True
@@ -257,7 +293,7 @@ class EmbeddingCore:
             job.slot = slot
         return slot is not None
 
-    def _release(self, job: _Job) -> None:
+    def _release(self, job: EmbeddingJob) -> None:
         if job.adapter:
             self._adapters.release(job.adapter, entered=job.slot != NO_ADAPTER)
 

@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar
 
 from penstock.base.errors import EngineFault, ServiceError
 from penstock.config import EngineSettings
-from penstock.engine.embedding_queues import EmbeddingOutputQueues
 from penstock.engine.load import load_core
 from penstock.engine.output_coalescing import OutputCoalescer
 from penstock.engine.output_queues import OutputQueue, RequestOutputQueues
 from penstock.engine.protocol import IDLE_S, Core
+from penstock.engine.request_queues import MediaRequestQueues
 from penstock.engine.types import (
     AdapterSource,
     AdapterState,
@@ -24,6 +24,11 @@ from penstock.engine.types import (
     EmbedRequest,
     EngineGauges,
     EngineInfo,
+    ImageOutput,
+    ImageRequest,
+    SpeechOutput,
+    SpeechRequest,
+    StepOutput,
     TokenOutput,
     TokenRequest,
 )
@@ -53,8 +58,11 @@ class LocalEngine:
             self._abort,
             lambda: 2 * core.info.max_num_seqs,  # keeps the engine busy and its queue short
         )
-        self._embeddings = EmbeddingOutputQueues(
-            lambda r: self._submit(r.id, lambda core: core.embed(r)), self._abort
+        self._request_queues = MediaRequestQueues(
+            lambda r: self._submit(r.id, lambda core: core.embed(r)),
+            lambda r: self._submit(r.id, lambda core: core.speak(r)),
+            lambda r: self._submit(r.id, lambda core: core.paint(r)),
+            self._abort,
         )
         self._asked: set[asyncio.Future[Any]] = set()
         self._fault: str | None = None
@@ -81,7 +89,13 @@ class LocalEngine:
         return self._output_queues.generate(*requests)
 
     def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedOutput]:
-        return self._embeddings.embed(request)
+        return self._request_queues.embeddings.outputs(request)
+
+    def speak(self, request: SpeechRequest) -> AsyncIterator[SpeechOutput]:
+        return self._request_queues.speech.outputs(request)
+
+    def paint(self, request: ImageRequest) -> AsyncIterator[ImageOutput]:
+        return self._request_queues.images.outputs(request)
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
         self._commands.put(lambda core: core.set_tokenizer(vocabulary))
@@ -127,7 +141,7 @@ class LocalEngine:
                 submit(core)
             except ServiceError as error:
                 self._call(self._output_queues.fail, request_id, error)
-                self._call(self._embeddings.fail, request_id, error)
+                self._call(self._request_queues.fail, request_id, error)
 
         self._commands.put(command)
 
@@ -187,13 +201,13 @@ class LocalEngine:
                 return False
             command(self._core)
 
-    def _deliver(self, outputs: Sequence[TokenOutput | EmbedOutput]) -> None:
+    def _deliver(self, outputs: Sequence[StepOutput]) -> None:
         self._output_queues.deliver(c for c in outputs if isinstance(c, TokenOutput))
-        self._embeddings.deliver(c for c in outputs if isinstance(c, EmbedOutput))
+        self._request_queues.deliver(outputs)
 
     def _fail_all(self, reason: str) -> None:
         self._output_queues.fail_all(lambda: EngineFault(reason))
-        self._embeddings.fail_all(lambda: EngineFault(reason))
+        self._request_queues.fail_all(lambda: EngineFault(reason))
         for answer in self._asked:
             if not answer.done():
                 answer.set_exception(EngineFault(reason))

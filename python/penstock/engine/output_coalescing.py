@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.engine.types import EmbedOutput, TokenOutput, TokenRequest
+from penstock.engine.types import StepOutput, TokenOutput, TokenRequest
 
 MAX_COALESCED: Final = 256
 """Most outputs of one answer that are held back, to limit memory."""
@@ -48,13 +48,11 @@ class OutputCoalescer:
         """Drop a request and its outputs. May be repeated."""
         self._held.pop(request_id, None)
 
-    def coalesce(
-        self, outputs: Sequence[TokenOutput | EmbedOutput]
-    ) -> Sequence[TokenOutput | EmbedOutput]:
+    def coalesce(self, outputs: Sequence[StepOutput]) -> Sequence[StepOutput]:
         """Return the outputs to send after a step that produced `outputs`. Hold back the rest."""
         if not self._held:
             return outputs
-        passed: list[TokenOutput | EmbedOutput] = []
+        passed: list[StepOutput] = []
         for output in outputs:
             if isinstance(output, TokenOutput) and output.id in self._held:
                 passed += self._one(output)

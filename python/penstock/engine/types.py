@@ -3,7 +3,7 @@ gauges."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,11 @@ NO_EMBEDDINGS: Final = "this model writes text and makes no embeddings; name an 
 NO_ADAPTERS: Final = "adapters are off for this model; it must be started with --enable-lora"
 ENCODER_ADAPTERS: Final = "adapters are for decoders; this model is an encoder"
 NO_TEXT: Final = "this model writes no text; name a model that writes"
+NO_SPEECH: Final = "this model does not speak; name a speech model"
+NO_IMAGES: Final = "this model makes no images; name an image model"
+SPEECH_ALONE: Final = "this model makes speech and does nothing else; name another one"
+IMAGES_ALONE: Final = "this model makes images and does nothing else; name another one"
+MEDIA_ADAPTERS: Final = "adapters are for decoders; this model makes speech or images"
 
 
 class MediaItem(msgspec.Struct, frozen=True):
@@ -116,12 +121,18 @@ class EmbedRequest(msgspec.Struct, frozen=True):
     `adapter`: an adapter revision for all sequences, "" for the base model.
     `second_starts`: for pairs of texts, the index at which the second text of each sequence starts.
     Empty for single texts, or if the model does not distinguish the two texts.
+    `media`: the media of each sequence; empty if no sequence has any. For a model without text, a
+    sequence has no tokens and one item of one token, whose row is the vector.
+    `rope_positions`: the positions of the tokens of each sequence, see `TokenRequest`; empty if all
+    of them are 0, 1, 2, ...
     """
 
     id: str
     sequences: tuple[tuple[int, ...], ...]
     adapter: str = ""
     second_starts: tuple[int, ...] = ()
+    media: tuple[tuple[MediaItem, ...], ...] = ()
+    rope_positions: tuple[bytes, ...] = ()
 
 
 class EmbedOutput(msgspec.Struct, frozen=True):
@@ -134,6 +145,58 @@ class EmbedOutput(msgspec.Struct, frozen=True):
 
     id: str
     vectors: bytes
+    finish: FinishReason | None = None
+    error: str | None = None
+
+
+class SpeechRequest(msgspec.Struct, frozen=True):
+    """A text to speak.
+
+    `sentences`: the text in pieces, in order. Requests take turns after each piece.
+    `voice`: a voice of the model; any other name selects the model's default voice.
+    `speed`: above 0; 2 is twice as fast as 1.
+    """
+
+    id: str
+    sentences: tuple[str, ...]
+    voice: str = ""
+    speed: float = 1.0
+
+
+class SpeechOutput(msgspec.Struct, frozen=True):
+    """The sound of the next piece of a text.
+
+    `audio`: signed 16-bit little-endian samples of one channel, at `EngineInfo.sample_rate`.
+    `finish`: set in the last output of the request.
+    """
+
+    id: str
+    audio: bytes
+    finish: FinishReason | None = None
+    error: str | None = None
+
+
+class ImageRequest(msgspec.Struct, frozen=True):
+    """Images to make from one prompt.
+
+    `height`, `width`: pixels, multiples of `EngineInfo.image_multiple`.
+    `seed`: of the first image; every further image has the next number.
+    """
+
+    id: str
+    prompt: str
+    height: int
+    width: int
+    seed: int
+    n: int = 1
+    negative_prompt: str = ""
+
+
+class ImageOutput(msgspec.Struct, frozen=True):
+    """The next image of a request. `png`: the PNG file. `finish`: set in the last output."""
+
+    id: str
+    png: bytes
     finish: FinishReason | None = None
     error: str | None = None
 
@@ -171,12 +234,19 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first_step_time_s: float | None = None
 
 
+StepOutput: TypeAlias = TokenOutput | EmbedOutput | SpeechOutput | ImageOutput
+
+
 class EngineInfo(msgspec.Struct, frozen=True):
     """Describes a loaded engine.
 
     `embedding_width`: numbers per embedding, 0 for a model that generates text.
     `memory_bytes`: CPU memory according to the memory formula.
     `media_kinds`: the kinds of media that the model reads in prompts.
+    `sample_rate`: samples per second of a model that speaks, else 0.
+    `voices`: the names of its voices, the default voice first.
+    `image_multiple`: the number that divides the sides of its images, 0 for a model that makes no
+    images.
     """
 
     model_id: str
@@ -190,6 +260,9 @@ class EngineInfo(msgspec.Struct, frozen=True):
     embedding_width: int = 0
     memory_bytes: int = 0
     media_kinds: tuple[MediaKind, ...] = ()
+    sample_rate: int = 0
+    voices: tuple[str, ...] = ()
+    image_multiple: int = 0
 
 
 class EngineGauges(msgspec.Struct):

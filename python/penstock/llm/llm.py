@@ -31,6 +31,9 @@ from penstock.dialog import (
     RankedDocument,
     RerankRequest,
     RunFailed,
+    SpeechPiece,
+    TextToImageRequest,
+    TextToSpeechRequest,
 )
 from penstock.dialog.fold import Answer, FailedRun, Fold
 from penstock.dialog.ranges import MAX_INPUTS
@@ -101,7 +104,8 @@ class LLM:
 
     def chat(self, messages: Sequence[ChatMessage], **options: Unpack[Options]) -> Answer:
         """Return the answer to a conversation, given as `Message`s or dictionaries with role and
-        content."""
+        content. The content is a text, or a list with images, recordings and videos: see
+        `penstock.llm.content.content_parts`."""
         return self.run([chat_request(messages, options)])[0]
 
     def stream(
@@ -207,6 +211,27 @@ class LLM:
     ) -> list[RankedDocument]:
         """Async version of `rerank`. Cancelling the call aborts pairs that are not computed yet."""
         return await self._thread.wait_async(self._rerank(query, documents, top_n))
+
+    def speak(self, text: str, voice: str = "", speed: float = 1.0) -> SpeechPiece:
+        """Return the speech of a text. Requires a speech model.
+
+        - `voice`: a voice of the model; any other name selects its default voice.
+        - `speed`: from 0.25 to 4; 2 is twice as fast as 1.
+        """
+        return self._thread.wait(self._speak(TextToSpeechRequest(text, None, voice, speed)))
+
+    async def aspeak(self, text: str, voice: str = "", speed: float = 1.0) -> SpeechPiece:
+        """Async version of `speak`. Cancelling the call drops sentences that are not spoken yet."""
+        request = TextToSpeechRequest(text, None, voice, speed)
+        return await self._thread.wait_async(self._speak(request))
+
+    def paint(self, request: TextToImageRequest | str) -> list[bytes]:
+        """Return the images of a prompt or a request, as PNG files. Requires an image model."""
+        return self._thread.wait(self._paint(request))
+
+    async def apaint(self, request: TextToImageRequest | str) -> list[bytes]:
+        """Async version of `paint`. Cancelling the call stops the image that is being made."""
+        return await self._thread.wait_async(self._paint(request))
 
     def load_adapter(
         self,
@@ -326,6 +351,17 @@ class LLM:
         given = (documents,) if isinstance(documents, str) else tuple(documents)
         request = typed(RerankRequest(query, given, top_n))
         return list((await self._model.runners.must_rerank().rerank(request)).results)
+
+    async def _speak(self, request: TextToSpeechRequest) -> SpeechPiece:
+        async with aclosing(self._model.runners.must_speak().speak(typed(request))) as spoken:
+            pieces = [piece async for piece in spoken]
+        audio = b"".join(piece.audio for piece in pieces)
+        return SpeechPiece(audio, pieces[0].sample_rate)
+
+    async def _paint(self, request: TextToImageRequest | str) -> list[bytes]:
+        asked = TextToImageRequest(request) if isinstance(request, str) else request
+        async with aclosing(self._model.runners.must_paint().paint(typed(asked))) as images:
+            return [image.png async for image in images]
 
     async def _pump(self, request: GenerateRequest, put: Callable[[Event], None]) -> None:
         async with aclosing(self._model.runners.must_generate().run(request)) as events:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
@@ -22,13 +22,23 @@ from penstock.dialog import (
     RequestedFile,
     RerankRequest,
     Sampling,
-    Text,
+    TextToImageRequest,
+    TextToSpeechRequest,
     ToolPolicy,
 )
+from penstock.llm.content import content_parts
 
 Prompt: TypeAlias = str | Sequence[int]
-ChatMessage: TypeAlias = Message | dict[str, str]
-_R = TypeVar("_R", GenerateRequest, EmbeddingRequest, RerankRequest)
+ChatMessage: TypeAlias = Message | Mapping[str, Any]
+"""A message of `penstock.dialog`, or a dictionary with `role` and `content` (`content_parts`)."""
+_R = TypeVar(
+    "_R",
+    GenerateRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    TextToImageRequest,
+    TextToSpeechRequest,
+)
 _LIMITS = frozenset({"max_tokens", "max_rounds", "min_tokens", "truncate"})
 
 
@@ -86,7 +96,8 @@ def as_prompts(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
 def chat_request(messages: Sequence[ChatMessage], options: Options) -> GenerateRequest:
     """Return a request to answer a conversation. Raises InvalidRequest for a dictionary that is not
     a message, and TypeError for an unknown option."""
-    return GenerateRequest(messages=tuple(map(_message, messages)), **_options(options))
+    converted = tuple(_message(message, index) for index, message in enumerate(messages))
+    return GenerateRequest(messages=converted, **_options(options))
 
 
 def single_request(given: str | Sequence[ChatMessage], options: Options) -> GenerateRequest:
@@ -96,14 +107,13 @@ def single_request(given: str | Sequence[ChatMessage], options: Options) -> Gene
     return chat_request(given, options)
 
 
-def _message(message: ChatMessage) -> Message:
+def _message(message: ChatMessage, index: int) -> Message:
     if isinstance(message, Message):
         return message
-    fields: Any = message if isinstance(message, dict) else {}
-    role, content = fields.get("role"), fields.get("content")
-    if set(fields) != {"role", "content"} or not isinstance(content, str):
-        raise InvalidRequest("a message has a role and a text content", field="messages")
-    return Message(role, (Text(content),))
+    fields: Any = message if isinstance(message, Mapping) else {}
+    if set(fields) != {"role", "content"}:
+        raise InvalidRequest("a message has a role and a content", field="messages")
+    return Message(fields["role"], content_parts(fields["content"], f"messages[{index}].content"))
 
 
 def _options(options: Options) -> dict[str, Any]:

@@ -21,12 +21,21 @@ IDLE_S: Final = 60.0
 """Seconds without an item after which all processes of a pool end."""
 ATTEMPTS: Final = 2
 """An item is tried again if something outside has killed the process."""
+EXTRA: Final = "pip install 'penstock[media]'"
 PACKAGES: Final = {"PIL": "pillow", "av": "av"}
 
 
 def missing_packages() -> list[str]:
     """Return the names of the packages that decoding needs and that are not installed."""
     return [name for module, name in PACKAGES.items() if importlib.util.find_spec(module) is None]
+
+
+class MediaUnavailable(Exception):
+    """This machine cannot decode media. `suggestion`: a remedy, or None."""
+
+    def __init__(self, message: str, suggestion: str | None = None) -> None:
+        super().__init__(message)
+        self.suggestion = suggestion
 
 
 class MediaDecoders:
@@ -82,6 +91,11 @@ class MediaDecoders:
             return await self._prepare(kind, data)
         except InvalidRequest as error:
             raise InvalidRequest(error.message, field=where, code=error.code) from None
+
+    async def try_start(self) -> None:
+        """Start a process and end it. Raises MediaUnavailable with the reason, for the operator, if
+        this machine cannot decode media."""
+        await (await self._start()).close()
 
     async def close(self) -> None:
         """End all processes, and wait for that. Items that are being decoded fail."""
@@ -139,20 +153,25 @@ class MediaDecoders:
             self._timer.cancel()
         if self._idle:
             return self._idle.pop()
-        if missing := missing_packages():
-            raise Unavailable(
-                f"this server cannot decode media without {' and '.join(missing)}:"
-                " pip install 'penstock[media]'"
-            )
         try:
-            child = await DecodingChild.start(self._setup, self._program)
-        except StartFault as error:
+            child = await self._start()
+        except MediaUnavailable as error:
             log.error("a decoding process cannot start: %s", error)
-            raise Unavailable("this server cannot decode media") from None
+            hint = "" if error.suggestion is None else f": {error.suggestion}"
+            raise Unavailable(f"this server cannot decode media{hint}") from None
         if self._closed:
             self._end(child)
             raise Unavailable("the model is closed")
         return child
+
+    async def _start(self) -> DecodingChild:
+        """Raises MediaUnavailable."""
+        if missing := missing_packages():
+            raise MediaUnavailable(f"{' and '.join(missing)} not installed", EXTRA)
+        try:
+            return await DecodingChild.start(self._setup, self._program)
+        except StartFault as error:
+            raise MediaUnavailable(str(error)) from None
 
     def _put_back(self, child: DecodingChild) -> None:
         if self._closed:

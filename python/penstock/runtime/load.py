@@ -18,10 +18,12 @@ from penstock.models.hub.folder_files import weight_names
 from penstock.models.hub.hub_access import hub_access_of
 from penstock.models.hub.model_files import ModelFiles, gguf_parts
 from penstock.models.hub.sources import resolve_model
+from penstock.models.loader.image_embedder import is_image_embedder, load_image_embedder
 from penstock.models.loader.model_loader import LoadedModel, load_embedder, load_model
 from penstock.models.whisper.loader import load_whisper
 from penstock.runtime.backend import Backend
-from penstock.runtime.cpu.embedding import NativeEmbedding
+from penstock.runtime.cpu.embedding import EmbeddingRuntime, NativeEmbedding
+from penstock.runtime.cpu.image_embedding import ImageEmbedding
 from penstock.runtime.cpu.isa_selection import select_isas
 from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
@@ -69,7 +71,7 @@ def start_embedding(
     settings: EngineSettings,
     available: int | None = None,
     progress: Progress | None = None,
-) -> NativeEmbedding:
+) -> EmbeddingRuntime:
     """Return the runtime of an embedding model or reranker whose files are on disk. `available`:
     bytes of memory that it must fit, None for no check. Raises ModelError if the model cannot be
     read or does not fit."""
@@ -79,6 +81,8 @@ def start_embedding(
         )
     refuse_for_vectors(settings)
     rank_devices(settings, "cpu")
+    if is_image_embedder(files):
+        return ImageEmbedding(load_image_embedder(files, settings.dtype), settings, available)
     load = load_reranker if is_reranker(files) else load_embedder
     model = load(files, settings.dtype)
     packed_bytes = _file_bytes(files) + model.extra_bytes
@@ -133,7 +137,7 @@ def start_runtime(
     rank_devices(settings, "cpu")
     model = load_model(files, settings.dtype, bits=integer_bits(settings))
     packed_bytes = weight_bytes(files, model.spec, settings) + model.extra_bytes
-    media = media_memory(model.spec, model.media_spec, model.media, settings)
+    media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
     memory = plan_memory(model.spec, packed_bytes, settings, available, media)
     warn_of_short_context(model.spec, settings, memory)
     backend, arithmetic = _backend(model, memory, settings, progress, home)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.ops_interface import Ops
-from penstock.models.loader.model_loader import LoadedModel
+from penstock.models.loader.model_loader import LoadedEmbedder, LoadedModel
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.towers.tower import EncodedMedia, Tower
 
@@ -111,7 +111,7 @@ class TowerMedia(Generic[Tensor]):
 
 
 def tower_media(
-    model: LoadedModel,
+    model: LoadedModel | LoadedEmbedder,
     ops: Ops[Tensor],
     as_rows: Callable[[Tensor], Any],
     piece: Callable[[], AbstractContextManager[None]] = nullcontext,

@@ -74,19 +74,23 @@ class MediaTable:
     def admit(self, admit: Admit) -> None:
         """Store the media of a row, whose items must be encoded. A preempted sequence is admitted
         again with the same media."""
-        self.release(admit.row)
-        if not admit.media and not admit.rope_positions:
+        self.place(admit.row, admit.media, admit.rope_positions)
+
+    def place(self, row: int, media: Sequence[MediaRun], rope_positions: bytes) -> None:
+        """Store the media of a row; see `Admit`."""
+        self.release(row)
+        if not media and not rope_positions:
             return
         positions, shift = None, 0
-        end = max((run.start + run.length for run in admit.media), default=0)
-        if admit.rope_positions:
-            positions = np.frombuffer(admit.rope_positions, np.int32).reshape(AXES, -1)
+        end = max((run.start + run.length for run in media), default=0)
+        if rope_positions:
+            positions = np.frombuffer(rope_positions, np.int32).reshape(AXES, -1)
             shift = int(positions.max()) + 1 - positions.shape[1]
             differs = (positions != np.arange(positions.shape[1]) + shift).any(axis=0)
             end = max(end, 1 + int(np.flatnonzero(differs).max(initial=-1)))
-        runs = tuple((run, self._encoded[run.digest]) for run in admit.media)
-        self._rows[admit.row] = _RowMedia(runs, positions)
-        self._ends[admit.row], self._shifts[admit.row] = end, shift
+        runs = tuple((run, self._encoded[run.digest]) for run in media)
+        self._rows[row] = _RowMedia(runs, positions)
+        self._ends[row], self._shifts[row] = end, shift
 
     def release(self, row: int) -> None:
         """Forget the media of a row, if it has any."""

@@ -149,12 +149,13 @@ class MemoryPlan:
 
 
 def media_memory(
-    spec: DecoderSpec,
+    width: int,
     media: MediaSpec | None,
     towers: Iterable[LoadedTower],
     settings: EngineSettings,
 ) -> MediaMemory:
-    """Return the memory of the towers of a model: 0 for a model that reads only text."""
+    """Return the memory of the towers of a model: 0 for a model that reads only text. `width`:
+    numbers per embedding."""
     if media is None:
         return NO_MEDIA
     step_tokens = settings.step_sizes(CPU_STEP_SIZES).max_num_batched_tokens
@@ -162,7 +163,7 @@ def media_memory(
         tower_bytes=sum(tower.weight_bytes for tower in towers),
         scratch_bytes=max((tower.scratch_bytes() for tower in media.towers), default=0),
         cache_bytes=settings.encoder_cache_mb * MIB,
-        row_bytes=4 * step_tokens * spec.hidden_size,
+        row_bytes=4 * step_tokens * width,
     )
 
 
@@ -239,11 +240,17 @@ def warn_of_short_context(spec: DecoderSpec, settings: EngineSettings, plan: Mem
 def refuse_excess(plan: MemoryPlan, available_bytes: int | None, advice: str) -> None:
     """Raise ModelError with the numbers and `advice` if a plan needs more than `available_bytes`
     (None: not checked)."""
-    if available_bytes is None or plan.total_bytes <= available_bytes:
+    refuse_bytes(plan.total_bytes, available_bytes, plan.formula(), advice)
+
+
+def refuse_bytes(needed: int, available_bytes: int | None, formula: str, advice: str) -> None:
+    """Raise ModelError with `formula` and `advice` if `needed` bytes are more than
+    `available_bytes` (None: not checked)."""
+    if available_bytes is None or needed <= available_bytes:
         return
     raise ModelError(
-        f"the model does not fit: {plan.formula()}, but {_mib(available_bytes)} MiB are available; "
-        + advice
+        f"the model does not fit: {formula}, but {_mib(available_bytes)} MiB are available;"
+        f" {advice}"
     )
 
 

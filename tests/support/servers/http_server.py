@@ -273,7 +273,7 @@ async def serving(
     on_demand: Collection[str] = (),
     aliases: Mapping[str, str] | None = None,
     default: str | None = None,
-    engine: ScriptedEngine | None = None,
+    engine: Engine | None = None,
     adapters: AdapterView | None = None,
     catalog: AdapterCatalog | None = None,
     adapter_updates: bool = False,

@@ -13,10 +13,13 @@ from rich.console import Console
 
 from penstock.base.errors import Unavailable
 from penstock.cli.chat_state import Conversation, ExitChat
+from penstock.cli.run import attached_media
 from penstock.cli.terminal_chat import Chat
+from penstock.config import SettingsError
 from penstock.dialog import (
     ApprovalRequired,
     FileProduced,
+    Image,
     Message,
     PartEnded,
     PartStarted,
@@ -32,6 +35,7 @@ from penstock.dialog import (
     ToolResult,
 )
 from penstock.dialog.server_tools import ProducedFile, ServerTool, ShellActivity, ToolRun
+from tests.support.media.small_processor import png
 from tests.support.servers.http_server import ScriptedLoop, spoken
 
 
@@ -69,6 +73,37 @@ def test_an_answer_cannot_control_the_terminal(terminal):
     chat.answer_once("hi")
     assert out.getvalue() == ("a[2J1mbc\n" if terminal else said + "\n")
     assert conversation.messages[1] == Message("assistant", (Text(said),))
+
+
+def test_attached_files_go_with_the_next_line_and_stay_in_the_dialog(tmp_path):
+    photo = tmp_path / "photo.png"
+    photo.write_bytes(png(8, 8))
+    chat, agent, conversation, _ = chat_over(spoken("A square."))
+    assert conversation.command(f"/attach {photo}") == "photo.png goes with your next line."
+    chat.answer_once("What?")
+    chat.answer_once("Sure?")
+    asked = Message("user", (Image(data=png(8, 8)), Text("What?")))
+    assert agent.requests[0].messages == (asked,)
+    assert agent.requests[1].messages[0] == asked
+    assert agent.requests[1].messages[2] == Message("user", (Text("Sure?"),))
+
+
+def test_files_that_cannot_be_attached_are_explained(tmp_path):
+    _, _, conversation, _ = chat_over(spoken("x"))
+    assert "No such file" in conversation.command(f"/attach {tmp_path / 'none.png'}")
+    (tmp_path / "notes.txt").write_text("hi")
+    shown = conversation.command(f"/attach {tmp_path / 'notes.txt'}")
+    assert "not an image, a recording or a video" in shown
+
+
+def test_media_of_the_command_line_go_with_the_first_line(tmp_path):
+    (tmp_path / "photo.png").write_bytes(png(8, 8))
+    media = attached_media({"image": [tmp_path / "photo.png"], "audio": None})
+    assert Conversation(media=media).request("What?").messages == (
+        Message("user", (Image(data=png(8, 8)), Text("What?"))),
+    )
+    with pytest.raises(SettingsError, match=r"--audio: .*none\.wav: No such file"):
+        attached_media({"audio": [tmp_path / "none.wav"]})
 
 
 def test_interrupt_stops_the_answer_and_keeps_its_text():

@@ -395,6 +395,19 @@ def test_doctor_reports_as_json():
     assert (out.exit_code == 1) == any(check["status"] == "error" for check in checks)
 
 
+def test_doctor_tries_to_decode_media(monkeypatch):
+    def media_check():
+        out = CliRunner().invoke(cli.app, ["doctor", "--json"])
+        (check,) = [c for c in json.loads(out.stdout)["checks"] if c["name"] == "media"]
+        return check
+
+    assert media_check()["status"] == "ok" and "seccomp" in media_check()["message"]
+    monkeypatch.setattr("penstock.media.decoders.PACKAGES", {"no_such_module": "pillow"})
+    missing = media_check()
+    assert missing["message"] == "cannot be decoded: pillow not installed"
+    assert missing["suggestion"] == "pip install 'penstock[media]'"
+
+
 def test_doctor_refuses_an_invalid_port():
     done = CliRunner().invoke(cli.app, ["doctor", "--port", "99999"])
     assert done.exit_code == 2 and "65535" in done.output

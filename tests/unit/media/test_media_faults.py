@@ -11,13 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import HOSTILE
 
 from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.media import decoders as decoders_module
-from penstock.media.decoders import MediaDecoders
+from penstock.media.decoders import MediaDecoders, MediaUnavailable
 from penstock.media.limits import MediaLimits
 from penstock.models.hub.model_files import ModelFiles
+from tests.support.hostile_decoder import PROGRAM as HOSTILE
 from tests.support.hostile_decoder import pixels_of
 from tests.support.media_files import image_file, picture
 
@@ -173,6 +173,12 @@ async def test_a_process_that_does_not_start_is_reported(program, caplog):
     await pool.close()
 
 
+async def test_a_trial_start_leaves_no_process():
+    before = children()
+    await MediaDecoders(None, ONE).try_start()
+    assert children() == before
+
+
 async def test_missing_python_is_reported(monkeypatch, caplog):
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     pool = MediaDecoders(None, ONE)
@@ -194,6 +200,8 @@ async def test_a_model_that_takes_text_only_is_reported(tmp_path, caplog):
 async def test_missing_packages_are_named_with_their_extra(monkeypatch):
     monkeypatch.setattr(decoders_module, "PACKAGES", {"no_such_module": "pillow", "av": "av"})
     pool = MediaDecoders(None, ONE)
-    with pytest.raises(Unavailable, match=r"without pillow: pip install 'penstock\[media\]'"):
+    with pytest.raises(Unavailable, match=r"pip install 'penstock\[media\]'"):
         await pool.prepare("image", PNG, "a")
+    with pytest.raises(MediaUnavailable, match="pillow not installed"):
+        await pool.try_start()
     await pool.close()

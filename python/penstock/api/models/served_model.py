@@ -18,8 +18,12 @@ from penstock.dialog import (
     Embeddings,
     Event,
     GenerateRequest,
+    MadeImage,
     Ranking,
     RerankRequest,
+    SpeechPiece,
+    TextToImageRequest,
+    TextToSpeechRequest,
 )
 from penstock.engine.adapters.catalog import AdapterLoadRequest
 from penstock.engine.processes.fleet import ModelState, Status
@@ -179,6 +183,26 @@ class ServedModel:
         computation. Raises the exceptions of `run`."""
         async with self.lease() as model:
             return await model.runners.must_rerank().rerank(request)
+
+    async def speak(self, request: TextToSpeechRequest) -> AsyncGenerator[SpeechPiece, None]:
+        """Yield the speech of a text, piece by piece. The caller must close the generator. Raises
+        the exceptions of `run`."""
+        async with (
+            self.lease() as model,
+            aclosing(model.runners.must_speak().speak(request)) as pieces,
+        ):
+            async for piece in pieces:
+                yield piece
+
+    async def paint(self, request: TextToImageRequest) -> AsyncGenerator[MadeImage, None]:
+        """Yield the images of a request. The caller must close the generator. Raises the exceptions
+        of `run`."""
+        async with (
+            self.lease() as model,
+            aclosing(model.runners.must_paint().paint(request)) as images,
+        ):
+            async for image in images:
+                yield image
 
     async def count(self, request: GenerateRequest) -> int:
         """Return the number of prompt tokens of a request. Raises the exceptions of `run`."""

@@ -1,4 +1,4 @@
-"""Entries of the route table: chat, completions, embeddings and reranking."""
+"""Entries of the route table: text, embeddings, images, speech and reranking."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 from penstock.api.codecs.chat import ChatDialect
 from penstock.api.codecs.completions import CompletionsDialect
 from penstock.api.route_table.operation import (
+    ANY_MEDIA,
     BODY_ERRORS,
     ENGINE_ERRORS,
     FILE_ERRORS,
@@ -15,7 +16,9 @@ from penstock.api.route_table.operation import (
 )
 from penstock.api.routes.embeddings import EmbeddingEndpoint
 from penstock.api.routes.generate import GenerateEndpoint
+from penstock.api.routes.images import ImageEndpoint
 from penstock.api.routes.reranking import RerankEndpoint
+from penstock.api.routes.speech import SpeechEndpoint
 from penstock.api.schema.agent import (
     AgenticToolApprovalRequired,
     AgenticToolCallProgress,
@@ -29,9 +32,13 @@ from penstock.api.schema.completions import (
     CompletionResponse,
 )
 from penstock.api.schema.embeddings import EmbeddingRequest, EmbeddingResponse
+from penstock.api.schema.images import ImageGenerationRequest, ImageGenerationResponse
 from penstock.api.schema.reranking import RerankRequest, RerankResponse
+from penstock.api.schema.speech import SpeechRequest
 
 TAG: Final = "Inference"
+# Error statuses of a request whose images are stored: the disk is full.
+IMAGE_STORE_ERRORS: Final = (507,)
 QUESTION: Final = "Name three rivers of Europe."
 RANKED: Final[dict[str, Any]] = {
     "model": "default",
@@ -89,6 +96,28 @@ OPERATIONS: Final = (
         request=EmbeddingRequest,
         example={"model": "default", "input": ["a river", "a mountain"]},
         response=EmbeddingResponse,
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS),
+    ),
+    Operation(
+        "POST /v1/images/generations",
+        ImageEndpoint,
+        id="createImage",
+        tag=TAG,
+        summary="Make images from a prompt (OpenAI Images)",
+        request=ImageGenerationRequest,
+        example={"model": "default", "prompt": "a river", "response_format": "Url"},
+        response=ImageGenerationResponse,
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS, *IMAGE_STORE_ERRORS),
+    ),
+    Operation(
+        "POST /v1/audio/speech",
+        SpeechEndpoint,
+        id="createSpeech",
+        tag=TAG,
+        summary="Speak a text (OpenAI Speech)",
+        request=SpeechRequest,
+        example={"model": "default", "input": "The Rhine flows north.", "response_format": "wav"},
+        media=ANY_MEDIA,
         errors=(*BODY_ERRORS, *ENGINE_ERRORS),
     ),
     *(

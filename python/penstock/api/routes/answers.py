@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 import orjson
 from starlette.types import Scope, Send
 
+from penstock.api.http.cancel_scope import CancelScope, ScopeCancelled
 from penstock.api.http.errors import ClientDisconnected
 from penstock.base.errors import InvalidRequest
 
@@ -52,11 +53,18 @@ async def with_stall_timeout(
 ) -> None:
     """Await `sending`, which sends a part of a response. If the client reads nothing for
     `stall_timeout_s` seconds, close its connection and raise ClientDisconnected."""
+    # Before Python 3.12, asyncio.wait_for loses a cancellation that arrives just after the part was
+    # sent.
+    block = CancelScope()
+    timer = asyncio.get_running_loop().call_later(stall_timeout_s, block.cancel)
     try:
-        await asyncio.wait_for(sending, stall_timeout_s)
-    except asyncio.TimeoutError:
+        with block:
+            await sending
+    except ScopeCancelled:
         scope["state"]["abort"]()
         raise ClientDisconnected from None
+    finally:
+        timer.cancel()
 
 
 def query_of(scope: Scope) -> dict[str, str]:

@@ -164,8 +164,9 @@ def _card(name: str, services: Services) -> dict[str, Any]:
         **_external_tools(services),
         "parent": None,
         "adapter_generation": None,
-        "max_model_len": None if engine is None else engine.info.max_model_len,
+        "max_model_len": None if engine is None else engine.info.max_model_len or None,
         "sampling_defaults": None if sampling is None else _sampling(sampling),
+        **({} if engine is None or not engine.info.voices else {"voices": engine.info.voices}),
     }
 
 

@@ -12,19 +12,39 @@ from starlette.types import Receive, Scope
 
 from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.embeddings import DecodedEmbedding
+from penstock.api.codecs.images import DecodedImages
 from penstock.api.codecs.request_fields.decode_body import model_of
 from penstock.api.codecs.reranking import DecodedRerank
 from penstock.api.codecs.responses import ResponsesRequest
+from penstock.api.codecs.speech import DecodedSpeech
 from penstock.api.observability.request_record import UNKNOWN_MODEL, RequestRecord, record_of_route
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest, ServiceError
-from penstock.dialog import EmbeddingRequest, GenerateRequest, RerankRequest
+from penstock.dialog import (
+    EmbeddingRequest,
+    GenerateRequest,
+    RerankRequest,
+    TextToImageRequest,
+    TextToSpeechRequest,
+)
+from penstock.engine.refusals import unsupported
+from penstock.engine.types import NO_IMAGES, NO_SPEECH
 
 # Larger bodies are decoded in a thread, so that they do not block the event loop.
 THREAD_BODY_BYTES: Final = 256 * 1024
 
-Asked = TypeVar("Asked", Decoded, DecodedEmbedding, DecodedRerank, ResponsesRequest)
-Request = GenerateRequest | EmbeddingRequest | RerankRequest
+Asked = TypeVar(
+    "Asked",
+    Decoded,
+    DecodedEmbedding,
+    DecodedImages,
+    DecodedRerank,
+    DecodedSpeech,
+    ResponsesRequest,
+)
+MediaRequest = TextToSpeechRequest | TextToImageRequest
+Request = GenerateRequest | EmbeddingRequest | RerankRequest | MediaRequest
+WITHOUT_FIELD_PATHS: Final = (DecodedEmbedding, DecodedImages, DecodedRerank, DecodedSpeech)
 
 _T = TypeVar("_T")
 
@@ -52,7 +72,7 @@ class RequestReader(Generic[Asked]):
         record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
         decoded = await self._decode(body, record)
-        if not isinstance(decoded, DecodedEmbedding | DecodedRerank):
+        if not isinstance(decoded, WITHOUT_FIELD_PATHS):
             record.field_paths = decoded.field_paths
         selection = services.models.select(decoded.request.model)
         record.model = selection.model
@@ -85,7 +105,10 @@ class RequestReader(Generic[Asked]):
 
 def _with_adapter(request: Request, alias: str) -> Request:
     """Return the request with its adapter set to `alias`, which it names as its model. Raises
-    InvalidRequest if the request already has an `adapter`."""
+    InvalidRequest if the request already has an `adapter`, or is one that no adapter answers."""
+    if isinstance(request, MediaRequest):
+        speaks = isinstance(request, TextToSpeechRequest)
+        raise unsupported(NO_SPEECH if speaks else NO_IMAGES)
     if request.adapter is not None:
         raise InvalidRequest(
             "`model` already names an adapter; leave `adapter` out, or name the base model",

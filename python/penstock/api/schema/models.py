@@ -27,8 +27,9 @@ class SamplingDefaultsObject(Struct):
 class ModelObject(Struct):
     """A model, an alias or an adapter that requests can name. `root`: the id of the model, or the
     alias of the adapter; never a path. `parent`: the base model of an adapter. `max_model_len`: the
-    context length in tokens, null if the model is not loaded. `sampling_defaults`: null if the
-    model is not loaded or does not generate text."""
+    context length in tokens, null if the model is not loaded or takes no tokens.
+    `sampling_defaults`: null if the model is not loaded or does not generate text. `voices`: of a
+    speech model that is loaded, the default voice first."""
 
     id: str
     object: Literal["model"]
@@ -43,6 +44,7 @@ class ModelObject(Struct):
     adapter_generation: str | None
     max_model_len: int | None
     sampling_defaults: SamplingDefaultsObject | None
+    voices: list[str] | UnsetType = UNSET
 
 
 class ModelObjects(Struct):

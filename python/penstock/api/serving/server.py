@@ -133,7 +133,9 @@ def ready_line(
     """
     cores = models[0].engine.threads or available_cores()
     if len(models) == 1 and infos[0] is not None:
-        served = f"model {models[0].id}, {cores} cores, context {infos[0].max_model_len}"
+        context = infos[0].max_model_len
+        served = f"model {models[0].id}, {cores} cores"
+        served += f", context {context}" if context else ""
     else:
         names = (f"{m.id} on demand" if m.on_demand else m.id for m in models)
         served = f"models {', '.join(names)}, {cores} cores"

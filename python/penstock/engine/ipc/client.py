@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import cast
 
 from penstock.base.errors import EngineFault, ServiceError, Unavailable
-from penstock.engine.embedding_queues import EmbeddingOutputQueues
 from penstock.engine.ipc.messages import (
     Abort,
     AdapterAdded,
@@ -23,10 +22,14 @@ from penstock.engine.ipc.messages import (
     FrameReader,
     Gauges,
     Hello,
+    ImageOutputs,
     Refused,
     RetireAdapter,
     SetTokenizer,
+    SpeechOutputs,
     SubmitEmbed,
+    SubmitImages,
+    SubmitSpeech,
     ToEngine,
     TokenOutputs,
     frame,
@@ -34,6 +37,7 @@ from penstock.engine.ipc.messages import (
     submit,
 )
 from penstock.engine.output_queues import EngineObserver, OutputQueue, RequestOutputQueues
+from penstock.engine.request_queues import MediaRequestQueues
 from penstock.engine.types import (
     AdapterSource,
     AdapterState,
@@ -41,6 +45,10 @@ from penstock.engine.types import (
     EmbedRequest,
     EngineGauges,
     EngineInfo,
+    ImageOutput,
+    ImageRequest,
+    SpeechOutput,
+    SpeechRequest,
     TokenRequest,
 )
 from penstock.grammar.vocabulary import Vocabulary
@@ -108,8 +116,12 @@ class EngineClient:
         self._output_queues = RequestOutputQueues(
             lambda r: self._send(submit(r)), self._abort, self._most_open, observer
         )
-        self._embeddings = EmbeddingOutputQueues(
-            lambda r: self._send(SubmitEmbed(r)), self._abort, observer
+        self._request_queues = MediaRequestQueues(
+            lambda r: self._send(SubmitEmbed(r)),
+            lambda r: self._send(SubmitSpeech(r)),
+            lambda r: self._send(SubmitImages(r)),
+            self._abort,
+            observer,
         )
         self._vocabulary: Vocabulary | None = None
         self._tickets = itertools.count()
@@ -133,7 +145,7 @@ class EngineClient:
 
     @property
     def in_flight(self) -> int:
-        return len(self._output_queues) + len(self._embeddings)
+        return len(self._output_queues) + len(self._request_queues)
 
     async def wait_ready(self) -> EngineInfo:
         """Wait for a connection to a loaded engine and return the engine's info."""
@@ -144,7 +156,13 @@ class EngineClient:
         return self._output_queues.generate(*requests)
 
     def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedOutput]:
-        return self._embeddings.embed(request)
+        return self._request_queues.embeddings.outputs(request)
+
+    def speak(self, request: SpeechRequest) -> AsyncIterator[SpeechOutput]:
+        return self._request_queues.speech.outputs(request)
+
+    def paint(self, request: ImageRequest) -> AsyncIterator[ImageOutput]:
+        return self._request_queues.images.outputs(request)
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
         if self._vocabulary is None:
@@ -232,7 +250,11 @@ class EngineClient:
             case Admitted(request_id):
                 self._output_queues.admit(request_id)
             case EmbedOutputs(embedded):
-                self._embeddings.deliver(embedded)
+                self._request_queues.deliver(embedded)
+            case SpeechOutputs(spoken):
+                self._request_queues.deliver(spoken)
+            case ImageOutputs(painted):
+                self._request_queues.deliver(painted)
             case Hello(info):
                 self._info = info
                 self._connected.set()
@@ -240,7 +262,7 @@ class EngineClient:
                     self._send(SetTokenizer(self._vocabulary))
             case Refused() as refusal:
                 self._output_queues.fail(refusal.id, RefusedRequest(refusal))
-                self._embeddings.fail(refusal.id, RefusedRequest(refusal))
+                self._request_queues.fail(refusal.id, RefusedRequest(refusal))
                 load = self._loads.get(refusal.id)
                 if load is not None and not load.done():
                     load.set_exception(RefusedRequest(refusal))
@@ -261,7 +283,7 @@ class EngineClient:
         self._transport = None
         self._connected.clear()
         self._output_queues.fail_all(lambda: EngineFault(reason))
-        self._embeddings.fail_all(lambda: EngineFault(reason))
+        self._request_queues.fail_all(lambda: EngineFault(reason))
         for load in self._loads.values():
             if not load.done():
                 load.set_exception(EngineFault("the engine stopped while it loaded this adapter"))

@@ -21,6 +21,10 @@ from penstock.engine.types import (
     EmbedRequest,
     EngineGauges,
     EngineInfo,
+    ImageOutput,
+    ImageRequest,
+    SpeechOutput,
+    SpeechRequest,
     TokenOutput,
     TokenRequest,
 )
@@ -41,6 +45,14 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 class SubmitEmbed(msgspec.Struct, frozen=True, tag="submit_embed"):
     request: EmbedRequest
+
+
+class SubmitSpeech(msgspec.Struct, frozen=True, tag="submit_speech"):
+    request: SpeechRequest
+
+
+class SubmitImages(msgspec.Struct, frozen=True, tag="submit_images"):
+    request: ImageRequest
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -98,6 +110,18 @@ class EmbedOutputs(msgspec.Struct, frozen=True, tag="embed_outputs"):
     outputs: tuple[EmbedOutput, ...]
 
 
+class SpeechOutputs(msgspec.Struct, frozen=True, tag="speech_outputs"):
+    """All outputs of one step of a speech engine for the requests of this connection."""
+
+    outputs: tuple[SpeechOutput, ...]
+
+
+class ImageOutputs(msgspec.Struct, frozen=True, tag="image_outputs"):
+    """All outputs of one step of an image engine for the requests of this connection."""
+
+    outputs: tuple[ImageOutput, ...]
+
+
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """Reports that the request `id` was not admitted, or the adapter of AddAdapter `id` not loaded.
     The other fields are copied from the ServiceError."""
@@ -127,6 +151,8 @@ class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
 ToEngine = (
     Submit
     | SubmitEmbed
+    | SubmitSpeech
+    | SubmitImages
     | Abort
     | SetTokenizer
     | AskGauges
@@ -135,7 +161,16 @@ ToEngine = (
     | AskAdapters
 )
 FromEngine = (
-    Hello | Admitted | TokenOutputs | EmbedOutputs | Refused | Gauges | AdapterAdded | Adapters
+    Hello
+    | Admitted
+    | TokenOutputs
+    | EmbedOutputs
+    | SpeechOutputs
+    | ImageOutputs
+    | Refused
+    | Gauges
+    | AdapterAdded
+    | Adapters
 )
 
 _NO_SAMPLING = Sampling()

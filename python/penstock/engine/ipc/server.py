@@ -30,11 +30,15 @@ from penstock.engine.ipc.messages import (
     FromEngine,
     Gauges,
     Hello,
+    ImageOutputs,
     Refused,
     RetireAdapter,
     SetTokenizer,
+    SpeechOutputs,
     Submit,
     SubmitEmbed,
+    SubmitImages,
+    SubmitSpeech,
     TokenOutputs,
     frame,
     submitted,
@@ -48,11 +52,16 @@ from penstock.engine.types import (
     AdapterState,
     EmbedOutput,
     EmbedRequest,
+    ImageOutput,
+    ImageRequest,
+    SpeechOutput,
+    SpeechRequest,
+    StepOutput,
     TokenOutput,
     TokenRequest,
 )
 
-_R = TypeVar("_R", TokenRequest, EmbedRequest)
+_R = TypeVar("_R", TokenRequest, EmbedRequest, SpeechRequest, ImageRequest)
 
 log = logging.getLogger(__name__)
 
@@ -212,6 +221,10 @@ class EngineServer:
                 self._submit(connection, submitted(message), self._core.submit)
             case SubmitEmbed(embed_request):
                 self._submit(connection, embed_request, self._core.embed)
+            case SubmitSpeech(speech_request):
+                self._submit(connection, speech_request, self._core.speak)
+            case SubmitImages(image_request):
+                self._submit(connection, image_request, self._core.paint)
             case Abort(request_id):
                 engine_id = connection.open_ids.pop(request_id, None)
                 if engine_id is not None:
@@ -263,10 +276,10 @@ class EngineServer:
         self._core.abort(engine_id)
         self._coalescer.forget(engine_id)
 
-    def _deliver(self, outputs: Sequence[TokenOutput | EmbedOutput]) -> None:
+    def _deliver(self, outputs: Sequence[StepOutput]) -> None:
         """Send each connection one frame with its outputs of a step. Outputs of requests that are
         no longer open are dropped."""
-        made: defaultdict[Connection, list[TokenOutput | EmbedOutput]] = defaultdict(list)
+        made: defaultdict[Connection, list[StepOutput]] = defaultdict(list)
         for output in outputs:
             owner = self._owners.get(output.id)
             if owner is None:
@@ -325,12 +338,17 @@ def _refused(request_id: str, error: ServiceError) -> Refused:
     )
 
 
-def _outputs_message(items: list[TokenOutput | EmbedOutput]) -> TokenOutputs | EmbedOutputs:
-    """Return the message for `items`, which are either all TokenOutput or all EmbedOutput."""
-    tokens = tuple(item for item in items if isinstance(item, TokenOutput))
-    if tokens:
-        return TokenOutputs(tokens)
-    return EmbedOutputs(tuple(item for item in items if isinstance(item, EmbedOutput)))
+def _outputs_message(items: list[StepOutput]) -> FromEngine:
+    """Return the message for `items`, which are all of one type."""
+    match items[0]:
+        case TokenOutput():
+            return TokenOutputs(tuple(one for one in items if isinstance(one, TokenOutput)))
+        case EmbedOutput():
+            return EmbedOutputs(tuple(one for one in items if isinstance(one, EmbedOutput)))
+        case SpeechOutput():
+            return SpeechOutputs(tuple(one for one in items if isinstance(one, SpeechOutput)))
+        case ImageOutput():
+            return ImageOutputs(tuple(one for one in items if isinstance(one, ImageOutput)))
 
 
 def _listen(path: str) -> socket.socket:

@@ -46,13 +46,13 @@ class OnevisionConfig(LlavaConfig):
 
     @property
     def image_token(self) -> int:
-        """The id of the token that stands for a row of an image."""
+        """The id of the token of an image row."""
         given = self.image_token_index if self.image_token_id is None else self.image_token_id
         return 151_646 if given is None else given
 
     @property
     def video_token(self) -> int:
-        """The id of the token that stands for a row of a video."""
+        """The id of the token of a video row."""
         given = self.video_token_index if self.video_token_id is None else self.video_token_id
         return 151_647 if given is None else given
 

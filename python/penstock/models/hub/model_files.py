@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from penstock.base.errors import ModelError
+from penstock.models.speech.speech_files import piper_config
 from penstock.quant.gguf.split_names import split_file_names
 
 HEAD_BYTES = 1 << 16
@@ -21,13 +22,14 @@ SHOWN_CHARS = 80
 class ModelFiles:
     """A model on disk.
 
-    - `path`: a .gguf file, the first .gguf file of a split set, or a folder with config.json and
-      safetensors files.
+    - `kind`: "voice" is a Kokoro model or a Piper voice, "pipeline" a folder of diffusers.
+    - `path`: a .gguf file, the first .gguf file of a split set, a Piper voice's .onnx file, or a
+      folder.
     - `mmproj`: the .gguf file with the towers of a multimodal model; None: there is none.
     """
 
     model_id: str
-    kind: Literal["gguf", "folder"]
+    kind: Literal["gguf", "folder", "voice", "pipeline"]
     path: Path
     mmproj: Path | None = None
 
@@ -55,7 +57,7 @@ def fingerprint(files: ModelFiles) -> str:
     digest = hashlib.sha256()
     try:
         for path in _parts(files):
-            inside = files.kind == "folder" and path != files.mmproj
+            inside = files.path.is_dir() and path != files.mmproj
             name = path.relative_to(files.path).as_posix() if inside else path.name
             digest.update(f"{name} {path.stat().st_size}\n".encode())
             _update_with_samples(digest, path)
@@ -75,7 +77,9 @@ def _parts(files: ModelFiles) -> list[Path]:
     towers = [] if files.mmproj is None else [files.mmproj]
     if files.kind == "gguf":
         return gguf_parts(files.path) + towers
-    suffixes = {".json", ".safetensors", ".jinja"}
+    if files.path.is_file():
+        return [files.path, piper_config(files.path)]
+    suffixes = {".json", ".safetensors", ".jinja", ".onnx"}
     inside = (*files.path.glob("*"), *files.path.glob("*/*"))  # modules, additional chat templates
     return sorted(path for path in inside if path.suffix in suffixes and path.is_file()) + towers
 

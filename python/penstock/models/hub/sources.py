@@ -17,8 +17,10 @@ from penstock.models.hub.hub_access import HubAccess, cached_snapshot
 from penstock.models.hub.mmproj_files import is_mmproj, mmproj_beside, with_mmproj
 from penstock.models.hub.model_files import ModelFiles, path_at
 from penstock.models.hub.progress import DownloadProgress, no_progress
+from penstock.models.speech.speech_files import is_piper_voice, kokoro_files, piper_config
 from penstock.quant.gguf.split_names import is_later_split, model_name, split_file_names
 
+PIPELINE_INDEX = "model_index.json"
 PATH_LIKE = re.compile(r"(/|~|\.\.?/)")
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/([A-Za-z0-9][\w.-]*\.gguf))?")
 
@@ -65,13 +67,18 @@ def _hint(name: str) -> str:
 
 
 def files_at(path: Path, model_id: str) -> ModelFiles:
-    """Return the model at a path: a .gguf file, a folder with config.json, or a folder with one
-    .gguf file or split set, and possibly an `mmproj` file. Raises ModelError for any other path."""
+    """Return the model at a path.
+
+    A path is a .gguf file, a Piper voice (.onnx beside .onnx.json), or a folder with config.json, a
+    Kokoro model, one Piper voice, a diffusers pipeline (model_index.json), one .gguf file or one
+    split set, and possibly an `mmproj` file. Raises ModelError for any other path.
+    """
     if path.is_file():
-        if path.suffix != ".gguf":
-            hint = "; name its folder instead" if path.suffix == ".safetensors" else ""
-            raise ModelError(f"{path}: neither a folder nor a .gguf file{hint}")
-        return ModelFiles(model_id, "gguf", path, mmproj_beside(path))
+        return _file_at(path, model_id)
+    if (path / PIPELINE_INDEX).is_file():
+        return ModelFiles(model_id, "pipeline", path)
+    if kokoro_files(path) is not None:
+        return ModelFiles(model_id, "voice", path)
     if (path / "config.json").is_file():
         return ModelFiles(model_id, "folder", path)
     found = sorted(
@@ -79,10 +86,27 @@ def files_at(path: Path, model_id: str) -> ModelFiles:
         for file in path.glob("*.gguf")
         if not is_later_split(file.name) and not is_mmproj(file.name)
     )
-    if len(found) != 1:
-        what = "several .gguf files, name one" if found else "neither config.json nor a .gguf file"
-        raise ModelError(f"{path}: {what}")
-    return ModelFiles(model_id, "gguf", found[0], mmproj_beside(found[0]))
+    if len(found) == 1:
+        return ModelFiles(model_id, "gguf", found[0], mmproj_beside(found[0]))
+    voices = sorted(filter(is_piper_voice, path.glob("*.onnx")))
+    if len(voices) == 1 and not found:
+        return ModelFiles(model_id, "voice", voices[0])
+    kinds = [kind for kind, paths in ((".gguf", found), (".onnx", voices)) if paths]
+    what = (
+        f"several {kinds[0]} files, name one" if kinds else "neither config.json nor a .gguf file"
+    )
+    raise ModelError(f"{path}: {what}")
+
+
+def _file_at(path: Path, model_id: str) -> ModelFiles:
+    if path.suffix == ".gguf":
+        return ModelFiles(model_id, "gguf", path, mmproj_beside(path))
+    if path.suffix == ".onnx":
+        if not is_piper_voice(path):
+            raise ModelError(f"{path}: a Piper voice also needs {piper_config(path).name}")
+        return ModelFiles(model_id, "voice", path)
+    hint = "; name its folder instead" if path.suffix == ".safetensors" else ""
+    raise ModelError(f"{path}: neither a folder nor a .gguf file{hint}")
 
 
 def is_fetched(entry: CatalogueEntry, home: Path) -> bool:

@@ -90,7 +90,7 @@ class LoadedEmbedder:
 
     - `weights`: the encoder or decoder. They are read when they are packed.
     - `dense`: the linear layers after pooling.
-    - `extra_bytes`: see `LoadedModel`.
+    - `extra_bytes`, `media_spec`, `media`: see `LoadedModel`.
     """
 
     model_id: str
@@ -100,6 +100,8 @@ class LoadedEmbedder:
     pooler: PoolerSpec
     dense: tuple[DenseLayer, ...]
     extra_bytes: int = 0
+    media_spec: MediaSpec | None = None
+    media: tuple[LoadedTower, ...] = ()
 
 
 def is_embedding_model(files: ModelFiles) -> bool:
@@ -118,6 +120,7 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
     pooler = pooler_spec(files.path)
     spec = registry.embedding_spec_of_folder(files.path)
     checkpoint = open_backbone(files, dtype)
+    media = media_spec(files)
     width = spec.hidden_size
     dense = []
     for folder in pooler.dense:
@@ -130,8 +133,18 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
         weights=backbone_weights(checkpoint, spec, dtype),
         pooler=pooler,
         dense=tuple(dense),
-        extra_bytes=0 if dtype == "f32" else extra_bytes(checkpoint),
+        extra_bytes=0 if dtype == "f32" else _extra_bytes(files, checkpoint),
+        media_spec=media,
+        media=open_towers(files, media, checkpoint, spec.hidden_size, dtype),
     )
+
+
+def _extra_bytes(files: ModelFiles, checkpoint: Checkpoint) -> int:
+    """Return the bytes that the weights of an embedding model need beyond the size of the files.
+    Towers are counted apart."""
+    container = registry.multimodal_architecture_of_folder(files.path)
+    other = 0 if container is None else non_text_bytes(checkpoint.tensors)
+    return extra_bytes(checkpoint) - other
 
 
 def open_backbone(files: ModelFiles, dtype: Literal["auto", "f32"]) -> Checkpoint:
@@ -155,6 +168,8 @@ def backbone_weights(
     decoder_names = registry.hf_names(spec)
     if "embed_tokens.weight" in checkpoint.tensors:
         decoder_names = headless_names(decoder_names)
+    elif non_text_bytes(checkpoint.tensors):
+        decoder_names = text_backbone_names(decoder_names, checkpoint.tensors)
     ordered = _unfuse_experts(checkpoint, None, spec.hidden_size)
     return DecoderWeights(ordered, decoder_names, spec, dtype, also_expected=also_expected)
 

@@ -51,7 +51,7 @@ class ImageProcessor:
 
     - `image_token`, `video_token`: the text that the chat template writes for an item. If the model
       takes no videos, `video_token` is "".
-    - `row_token`: the id of the token that stands for one row of the tower's result; that of videos
+    - `row_token`: the id of the token of one row of the tower's result; that of videos
       may differ.
     - `patch`: the side of a patch in pixels.
     - `whole`: see Expansion.

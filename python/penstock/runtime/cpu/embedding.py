@@ -17,26 +17,37 @@ from penstock.base.resources import available_cores
 from penstock.config import CPU_STEP_SIZES, EngineSettings, StepSizes, read_environment
 from penstock.kernels.lora_slots import AdapterSlots
 from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
-from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.ops_interface import MediaRows, StepInputs
 from penstock.models.decoder.decoder import Decoder, Progress
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.embedding.embedder import Embedder
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.loader.model_loader import LoadedEmbedder
 from penstock.runtime.adapters import RuntimeAdapters, SlotAdapters, slot_adapters
-from penstock.runtime.cpu.embedding_inputs import PooledToken, max_blocks, whole_sequences
+from penstock.runtime.cpu.embedding_inputs import (
+    PooledToken,
+    SequenceMedia,
+    max_blocks,
+    whole_sequences,
+    with_media,
+)
 from penstock.runtime.cpu.isa_selection import select_isas
 from penstock.runtime.cpu.kv_cache import KvCache
+from penstock.runtime.cpu.media_plans import MediaPlans, rows_of
 from penstock.runtime.cpu.native import check_block_size, check_head_dim, finish_together
+from penstock.runtime.media import RuntimeMedia, TowerMedia, tower_media
+from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.memory import (
     CacheShape,
     MemoryPlan,
     lora_buffer_bytes,
     lora_bytes,
+    media_memory,
     refuse_excess,
 )
 
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
 
 DEFAULT_MAX_CONTEXT = 8192
 """Largest default context in tokens. A sequence is computed in one step, whose memory grows with
@@ -80,11 +91,16 @@ class EmbeddingRuntime(Protocol):
     def adapters(self) -> RuntimeAdapters | None:
         """The adapter slots. None without LoRA settings, and for encoders."""
 
+    @property
+    def media(self) -> RuntimeMedia | None:
+        """The towers, or None for a model that reads only text."""
+
     def embed(
         self,
         sequences: Sequence[Sequence[int]],
         slots: Sequence[int] = (),
         second_starts: Sequence[int] = (),
+        media: Sequence[SequenceMedia] = (),
     ) -> Floats:
         """Compute the vectors [R, W] of `sequences`, valid until the next call.
 
@@ -94,6 +110,7 @@ class EmbeddingRuntime(Protocol):
         adapter.
         `second_starts`: start of the second text of each sequence, or its length if it has none;
         empty if all sequences are single texts.
+        `media`: the media of each sequence, whose items are encoded; empty if no sequence has any.
         """
 
     def close(self) -> None:
@@ -104,7 +121,7 @@ class NativeEmbedding:
     """An `EmbeddingRuntime` on a CPU.
 
     It records the step as a plan and, with LoRA settings, a second plan with adapters, which uses
-    the same memory.
+    the same memory. Plans with media are recorded when they are first needed.
 
     `available`: bytes of memory that the model must fit, None for no check.
     `home`: folder of the saved ISA selections, None for PENSTOCK_HOME.
@@ -134,18 +151,22 @@ class NativeEmbedding:
         (self._cache,) = KvCache(memory.cache).caches
         max_rows = embedding_rows(memory.sizes, memory.step_tokens)
         self.adapters: SlotAdapters | None = None
+        self.media: TowerMedia[Any] | None = None
+        self._memory, self._max_rows = memory, max_rows
         try:
+            self.media = tower_media(model, self._ops, rows_of)
             embedder: Embedder[Any] = Embedder(model, self._ops, memory.max_model_len, progress)
             self._embedder = embedder
             if isinstance(embedder.body, Decoder):
                 self.adapters = slot_adapters(
                     embedder.body, self._ops, memory.adapter_bytes, settings
                 )
-            recorded = [self._record(memory, max_rows, None)]
+            recorded = [self._record(None)]
             if self.adapters is not None:
-                recorded.append(self._record(memory, max_rows, self.adapters.slots))
+                recorded.append(self._record(self.adapters.slots))
             self._plan, *adapted = finish_together(recorded)
             self._adapter_plan: Any = adapted[0] if adapted else None
+            self._media_plans = MediaPlans(self._plan, self._record)
         except ValueError as refusal:
             raise ModelError(
                 f"{model.model_id}: not supported by the CPU kernels: {refusal}"
@@ -163,21 +184,37 @@ class NativeEmbedding:
             step_tokens=memory.step_tokens,
             max_rows=max_rows,
             width=embedder.width,
-            weight_bytes=embedder.weight_bytes,
+            weight_bytes=embedder.weight_bytes + memory.media.tower_bytes,
             memory_bytes=taken.total_bytes,
         )
         self.report = taken.formula()
+        self._table: MediaTable | None = None
+        if self.media is not None and isinstance(spec, DecoderSpec):
+            self._table = MediaTable(
+                self.media.encoded,
+                max_rows,
+                memory.step_tokens,
+                spec.hidden_size,
+                has_axes=bool(spec.rope.axes),
+            )
 
     def embed(
         self,
         sequences: Sequence[Sequence[int]],
         slots: Sequence[int] = (),
         second_starts: Sequence[int] = (),
+        media: Sequence[SequenceMedia] = (),
     ) -> Floats:
-        """Compute the vectors of `sequences`, with the plan for steps with or without adapters. See
-        `EmbeddingRuntime.embed`."""
+        """Compute the vectors of `sequences`, with the plan for steps with or without adapters and
+        media. See `EmbeddingRuntime.embed`."""
         inputs = self._inputs(sequences, slots, second_starts)
-        plan = self._plan if inputs.adapters is None else self._adapter_plan
+        if media and self._table is not None:
+            inputs = with_media(inputs, media, self._table)
+        if inputs.media is not None:
+            own = None if self.adapters is None or inputs.adapters is None else self.adapters.slots
+            plan = self._media_plans.get(own, inputs.media)
+        else:
+            plan = self._plan if inputs.adapters is None else self._adapter_plan
         vectors: Floats = plan.run(*plan_arguments(inputs))
         return vectors
 
@@ -196,7 +233,8 @@ class NativeEmbedding:
 
     def close(self) -> None:
         """Release the plans, which hold the weights and the cache."""
-        del self._plan, self._adapter_plan, self._embedder, self._cache, self.adapters
+        del self._plan, self._adapter_plan, self._media_plans
+        del self._embedder, self._cache, self.adapters, self.media, self._table
 
     def _inputs(
         self,
@@ -210,12 +248,11 @@ class NativeEmbedding:
         )
 
     def _record(
-        self, memory: MemoryPlan, max_rows: int, slots: AdapterSlots | None
+        self, slots: AdapterSlots | None, media: MediaRows[Ints] | None = None
     ) -> tuple[PlanOps, Any]:
-        blocks = -(-memory.max_model_len // self._block_size)
-        recorder = self._ops.recorder(
-            memory.step_tokens, max_rows, max_rows, blocks, adapters=slots is not None
-        )
+        blocks = -(-self._memory.max_model_len // self._block_size)
+        sizes = (self._memory.step_tokens, self._max_rows, self._max_rows, blocks)
+        recorder = self._ops.recorder(*sizes, adapters=slots is not None, media=media)
         vectors = self._embedder.forward(recorder, recorder.inputs, self._cache, slots)
         return recorder, vectors
 
@@ -256,6 +293,7 @@ def plan_embedding(
     plan = MemoryPlan(
         weight_bytes=weight_bytes,
         cache=cache,
+        media=media_memory(spec.hidden_size, model.media_spec, model.media, settings),
         buffer_bytes=_buffer_bytes(spec, step_tokens, context) + inner,
         row_bytes=0,
         history_bytes=0,

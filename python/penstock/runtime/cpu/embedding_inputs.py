@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -10,6 +11,17 @@ import numpy.typing as npt
 
 from penstock.kernels.ops_interface import StepInputs
 from penstock.runtime.adapter_rows import group_rows
+from penstock.runtime.media_rows import MediaTable
+from penstock.scheduler.types import Chunk, MediaRun
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceMedia:
+    """The media of a sequence; see `Admit`."""
+
+    runs: tuple[MediaRun, ...] = ()
+    rope_positions: bytes = b""
+
 
 PooledToken: TypeAlias = Literal["first", "last"]
 Ints = npt.NDArray[np.int32]
@@ -61,6 +73,23 @@ def whole_sequences(
         adapters=adapters,
         sampled_adapters=sampled,
     )
+
+
+def with_media(
+    inputs: StepInputs[Ints], media: Sequence[SequenceMedia], table: MediaTable
+) -> StepInputs[Ints]:
+    """Return the inputs of a step with the media of its sequences. `table`: has a row for each
+    sequence. The media are valid until the next call with this table."""
+    lengths = inputs.context_lens.tolist()
+    chunks = []
+    for row, (own, length) in enumerate(zip(media, lengths, strict=True)):
+        table.place(row, own.runs, own.rope_positions)
+        chunks.append(Chunk(row, 0, length, samples=True))
+    shifted = table.shifted(np.repeat(np.arange(len(lengths)), lengths), inputs.positions)
+    positions, rows = table.inputs(chunks, shifted, inputs.positions, inputs.query_starts)
+    for row in range(len(lengths)):
+        table.release(row)
+    return replace(inputs, positions=positions, media=rows)
 
 
 def max_blocks(step_tokens: int, max_rows: int, block_size: int) -> int:

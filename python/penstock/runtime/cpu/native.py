@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from penstock.base.errors import ModelError
 from penstock.base.resources import available_cores
 from penstock.config import EngineSettings
@@ -21,6 +19,7 @@ from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cpu.kv_cache import KvCache
+from penstock.runtime.cpu.media_plans import MediaPlans, rows_of
 from penstock.runtime.media import tower_media
 from penstock.runtime.memory import MemoryPlan
 from penstock.scheduler import MAX_DRAFT_TOKENS
@@ -55,14 +54,14 @@ class NativeBackend:
                 model.spec, model.weights, self._ops, memory.max_model_len, progress
             )
             self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
-            self.media = tower_media(model, self._ops, _as_rows)
+            self.media = tower_media(model, self._ops, rows_of)
             self._memory = memory
             recorded = [self._record(None)]
             if self.adapters is not None:
                 recorded.append(self._record(self.adapters.slots))
             self._plan, *adapted = finish_together(recorded)
             self._adapter_plan: Any = adapted[0] if adapted else None
-            self._media_plans: dict[tuple[bool, int, int, bool], Any] = {}
+            self._media_plans = MediaPlans(self._plan, self._record)
         except ValueError as refusal:
             raise ModelError(
                 f"{model.model_id}: not supported by the CPU kernels: {refusal}"
@@ -81,7 +80,8 @@ class NativeBackend:
         memory. Steps with and without adapters or media have separate plans, which use the same
         memory. Plans with media are recorded when they are first needed."""
         if inputs.media is not None:
-            plan = self._media_plan(inputs, inputs.media)
+            own = None if self.adapters is None or inputs.adapters is None else self.adapters.slots
+            plan = self._media_plans.get(own, inputs.media)
         else:
             plan = self._plan if inputs.adapters is None else self._adapter_plan
         logits: Floats = plan.run(*plan_arguments(inputs))
@@ -112,24 +112,6 @@ class NativeBackend:
         del self._decoder, self.adapters, self.media, self._pool
         self.caches = []
 
-    def _media_plan(self, inputs: StepInputs[Ints], media: MediaRows[Ints]) -> Any:
-        """Return the plan for steps with the adapters and the kind of media of `inputs`. Its
-        encoded rows must be in the same buffers in all steps."""
-        slots = None if self.adapters is None or inputs.adapters is None else self.adapters.slots
-        form = (
-            slots is not None,
-            len(media.deep),
-            len(media.rope_positions),
-            media.visible is not None,
-        )
-        if form not in self._media_plans:
-            recorder, logits = self._record(slots, media)
-            plan = recorder.finish(logits)
-            if plan.arena_bytes <= self._plan.arena_bytes:
-                plan = recorder.finish(logits, self._plan)
-            self._media_plans[form] = plan
-        return self._media_plans[form]
-
     def _record(
         self, slots: AdapterSlots | None, media: MediaRows[Ints] | None = None
     ) -> tuple[PlanOps, Any]:
@@ -152,10 +134,6 @@ def finish_together(recorded: Sequence[tuple[PlanOps, Any]]) -> list[Any]:
         plan if plan is largest else recorder.finish(output, largest)
         for plan, (recorder, output) in zip(plans, recorded, strict=True)
     ]
-
-
-def _as_rows(tensor: np.ndarray[Any, Any]) -> Floats:
-    return np.array(tensor, np.float32, order="C")
 
 
 def check_head_dim(model_id: str, head_dim: int) -> None:

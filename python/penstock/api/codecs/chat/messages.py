@@ -69,8 +69,11 @@ def _message(message: r.ChatMessage, path: str, calls: _Calls, part_paths: PartP
             if call_id is None:
                 refuse_missing(f"{path}.tool_call_id", "a string")
             called = calls.answered(call_id)
-            result = ToolResult(call_id, _text(message.content), message.name or called)
-            return Message("tool", (result,), message.name)
+            parts = decode_content(message.content, f"{path}.content", part_paths)
+            text = "".join(part.text for part in parts if isinstance(part, Text))
+            result = ToolResult(call_id, text, message.name or called)
+            others = (part for part in parts if not isinstance(part, Text))
+            return Message("tool", (result, *others), message.name)
         case r.FunctionMessage():
             name, text = message.name, _text(message.content or "")
             return Message("tool", (ToolResult(calls.last_of(name), text, name),), name)

@@ -153,10 +153,10 @@ class AssistantMessage(_Message, tag="assistant", kw_only=True):
 
 
 class ToolMessage(_Message, tag="tool", kw_only=True):
-    """The result of a tool call. Without `tool_call_id`, the message answers the first call that
-    has no result yet."""
+    """The result of a tool call, which may contain media and files. Without `tool_call_id`, the
+    message answers the first call that has no result yet."""
 
-    content: TextContent
+    content: str | list[UserPart]
     tool_call_id: str | None = None
 
 

@@ -1,0 +1,1 @@
+"""Speech models: text to samples."""
