@@ -223,7 +223,7 @@ def test_pieces_go_on_until_the_budget_is_spent() -> None:
     queue.enter("r", [image("a", pieces=9)])
     queue.advance(budget_s=0)
     assert len(setup.tower.pieces) == 1
-    queue.advance(budget_s=4)
+    queue.advance(budget_s=4.5)
     assert len(setup.tower.pieces) == 5
     gauges = EngineGauges()
     queue.report(gauges)

@@ -141,15 +141,15 @@ class EncodeQueue:
         self._hold_oldest()
 
     def advance(self, budget_s: float) -> dict[str, str | None]:
-        """Encode one piece, and more until `budget_s` seconds have passed. Return the requests
-        whose media are all encoded now, with None, and the requests whose media cannot be encoded,
-        with the error message for the client."""
+        """Encode one piece, and more as long as a piece like the last one fits into `budget_s`
+        seconds. Return the requests whose media are all encoded now, with None, and the requests
+        whose media cannot be encoded, with the error message for the client."""
         news: dict[str, str | None] = {}
         begin = now = self._clock()
         while (job := self._job or self._start()) is not None:
             self._advance(job, news)
-            now = self._clock()
-            if now - begin >= budget_s:
+            before, now = now, self._clock()
+            if now - begin + (now - before) >= budget_s:
                 break
         self._encode_s += now - begin
         return news
