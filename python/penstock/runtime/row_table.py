@@ -200,6 +200,13 @@ class RowTable:
         last = self._tokens[index, known - 1]
         return known, last, *(column[index] for column in columns)
 
+    def rope_shifts(self, rows: list[int]) -> Ints:
+        """Return for each of `rows` the number that is added to cache positions for RoPE; see
+        `MediaTable`."""
+        index = np.array(rows, np.intp)
+        zeros = np.zeros(len(rows), np.int32)
+        return zeros if self._media is None else self._media.shifted(index, zeros)
+
     def adjustments(self, rows: list[int]) -> tuple[Floats, Ints]:
         """Return the numbers of the logits processors that the device stores; see
         `LogitsProcessorTable.adjustments`."""
