@@ -136,7 +136,7 @@ class MediaDecoders:
         child = await self._child()
         self._busy.add(child)
         try:
-            answer = await child.answer(job, self._limits.cpu_time_s)
+            answer = await child.answer(job, self._limits.cpu_time_s(job.kind))
         except BaseException:
             self._end(child)
             raise

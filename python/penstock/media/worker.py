@@ -61,7 +61,7 @@ def run(load: Callable[[ModelFiles | None], MediaProcessor]) -> None:
         return
     _send(connection, Ready())
     while (job := _receive(connection, Job)) is not None:
-        limit_cpu_time(setup.limits.cpu_time_s)
+        limit_cpu_time(setup.limits.cpu_time_s(job.kind))
         _send(connection, answer(job, processor, setup.limits))
         del job
 
