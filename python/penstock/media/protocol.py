@@ -19,6 +19,7 @@ from penstock.models.media.prepared import MediaKind, PreparedMedia
 
 LENGTH: Final = struct.Struct("<Q")
 MAX_MESSAGE_CHARS: Final = 300
+MAX_CODE_CHARS: Final = 64
 _ITEM_BYTES: Final = {"u8": 1, "f32": 4}
 _M = TypeVar("_M", bound=msgspec.Struct)
 
@@ -54,8 +55,10 @@ class Answer(msgspec.Struct, frozen=True):
         """Raise msgspec.ValidationError if the answer is malformed: an item may have taken over the
         process."""
         if self.media is None:
-            if not (self.message.isprintable() and 0 < len(self.message) <= MAX_MESSAGE_CHARS):
-                raise msgspec.ValidationError("malformed message")
+            known = self.code.isidentifier() and len(self.code) <= MAX_CODE_CHARS
+            shown = self.message.isprintable() and 0 < len(self.message) <= MAX_MESSAGE_CHARS
+            if not (known and shown):
+                raise msgspec.ValidationError("malformed error")
             return
         num_bytes = _ITEM_BYTES[self.media.dtype]
         for size in self.media.shape:
