@@ -125,10 +125,12 @@ class MediaDecoders:
                     answer = await self._answer(job)
                     break
                 except ChildEnded as error:
+                    if isinstance(error, ChildKilled) and attempt < ATTEMPTS - 1:
+                        log.warning("a decoding process was killed; trying its item once more")
+                        continue
                     log.warning("a decoding process ended: the %s %s", kind, error)
-                    if not isinstance(error, ChildKilled) or attempt == ATTEMPTS - 1:
-                        message = f"the {kind} {error}"
-                        raise InvalidRequest(message, code=f"invalid_{kind}") from None
+                    message = f"the {kind} {error}"
+                    raise InvalidRequest(message, code=f"invalid_{kind}") from None
         return answer.result()
 
     async def _answer(self, job: Job) -> Answer:
