@@ -67,6 +67,7 @@ class MediaDecoders:
         self._ending: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._closing = asyncio.Lock()
 
     @property
     def pids(self) -> list[int]:
@@ -103,10 +104,11 @@ class MediaDecoders:
         self._end_idle()
         for child in self._busy:
             child.kill()
-        for _ in range(self._limits.processes):  # until no item uses or starts a process
-            await self._slots.acquire()
-        for _ in range(self._limits.processes):
-            self._slots.release()
+        async with self._closing:
+            for _ in range(self._limits.processes):  # until no item uses or starts a process
+                await self._slots.acquire()
+            for _ in range(self._limits.processes):
+                self._slots.release()
         while self._ending:
             await asyncio.wait(self._ending)
 

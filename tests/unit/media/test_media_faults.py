@@ -175,7 +175,7 @@ async def test_closing_ends_work_in_progress():
     before = children()
     task = asyncio.create_task(pool.prepare("image", HANG, "a"))
     await sealed(await new_child(before))
-    await pool.close()
+    await asyncio.gather(pool.close(), pool.close())
     with pytest.raises(Unavailable):
         await task
     assert children() == before
