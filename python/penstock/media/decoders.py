@@ -133,6 +133,8 @@ class MediaDecoders:
                     log.warning("a decoding process ended: the %s %s", kind, error)
                     message = f"the {kind} {error}"
                     raise InvalidRequest(message, code=f"invalid_{kind}") from None
+        if answer.origin:
+            log.info("the %s cannot be decoded: %s", kind, answer.origin)
         return answer.result()
 
     async def _answer(self, job: Job) -> Answer:
