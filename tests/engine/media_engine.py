@@ -14,6 +14,7 @@ import pytest
 from penstock.config import EngineSettings, LoraSettings
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
+from penstock.engine.media.prompt_media import kinds_of
 from penstock.engine.types import EngineInfo, MediaItem, TokenRequest
 from penstock.models.families import registry
 from penstock.models.hub.sources import files_at
@@ -89,7 +90,7 @@ def core_over(
         block_size=facts.block_size,
         weight_bytes=0,
         fingerprint="",
-        media_kinds=("image",),
+        media_kinds=kinds_of(runtime.media),
     )
     assert runtime.media is not None
     runtime.media.encoded.clear()  # type: ignore[attr-defined]

@@ -14,7 +14,9 @@ from penstock.dialog import Sampling
 from penstock.engine.protocol import Engine
 from penstock.engine.refusals import unsupported
 from penstock.engine.types import (
+    IMAGES_ALONE,
     NO_EMBEDDINGS,
+    NO_IMAGES,
     NO_RANKING,
     NO_SPEECH,
     NO_TEXT,
@@ -25,6 +27,7 @@ from penstock.generation import Generator
 from penstock.generation.embeddings.conversations import RenderedConversations, SingleItems
 from penstock.generation.embeddings.embeddings import EmbeddingRunner
 from penstock.generation.embeddings.reranking import RerankRunner
+from penstock.generation.images.images import ImageRunner
 from penstock.generation.prompt.chat_template import select_chat_template
 from penstock.generation.speech.speech import SpeechRunner
 from penstock.generation.transcription.transcriber import Transcriber
@@ -52,6 +55,7 @@ class Runners:
     embedder: EmbeddingRunner | None = None
     reranker: RerankRunner | None = None
     speaker: SpeechRunner | None = None
+    painter: ImageRunner | None = None
     media: ModelMedia | None = None
 
     def must_generate(self) -> AgentLoop:
@@ -68,6 +72,9 @@ class Runners:
     def must_speak(self) -> SpeechRunner:
         return self._must(self.speaker, NO_SPEECH)
 
+    def must_paint(self) -> ImageRunner:
+        return self._must(self.painter, NO_IMAGES)
+
     @property
     def sampling_defaults(self) -> SamplingDefaults | None:
         """The default sampling parameters, None for a model that generates no text."""
@@ -83,7 +90,11 @@ class Runners:
     def _must(self, runner: _T | None, refusal: str) -> _T:
         if runner is not None:
             return runner
-        alone = ((self.reranker, RANKING_ALONE), (self.speaker, SPEECH_ALONE))
+        alone = (
+            (self.reranker, RANKING_ALONE),
+            (self.speaker, SPEECH_ALONE),
+            (self.painter, IMAGES_ALONE),
+        )
         raise unsupported(next((text for one, text in alone if one is not None), refusal))
 
 
@@ -131,7 +142,9 @@ def load_runners(
             return Runners(speaker=SpeechRunner(engine))
         case "transcription":
             return _load_transcriber(files, engine, state)
-        case "text" | "image":
+        case "image":
+            return Runners(painter=ImageRunner(engine))
+        case "text":
             pass
     text_parts = load_text_parts(files)
     defaults = sampling_defaults(files, text_parts.generation_defaults, sampling)

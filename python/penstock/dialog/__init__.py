@@ -23,6 +23,7 @@ from penstock.dialog.events import (
     TurnEnded,
     Usage,
 )
+from penstock.dialog.images import MadeImage, TextToImageRequest
 from penstock.dialog.message import (
     Audio,
     File,
@@ -86,6 +87,7 @@ __all__ = [
     "HostedTool",
     "Image",
     "Limits",
+    "MadeImage",
     "Message",
     "Part",
     "PartEnded",
@@ -117,6 +119,7 @@ __all__ = [
     "SpeechPiece",
     "Text",
     "TextDelta",
+    "TextToImageRequest",
     "TextToSpeechRequest",
     "TokenLogprob",
     "ToolActivity",

@@ -23,6 +23,7 @@ from penstock.dialog import (
     RequestedFile,
     RerankRequest,
     Sampling,
+    TextToImageRequest,
     TextToSpeechRequest,
     ToolPolicy,
 )
@@ -33,7 +34,14 @@ EmbeddingInput: TypeAlias = "Prompt | ContentPart | Sequence[ContentPart]"
 """A text or token ids; or an image, or texts and images that make one vector (`content_parts`)."""
 ChatMessage: TypeAlias = Message | Mapping[str, Any]
 """A message of `penstock.dialog`, or a dictionary with `role` and `content` (`content_parts`)."""
-_R = TypeVar("_R", GenerateRequest, EmbeddingRequest, RerankRequest, TextToSpeechRequest)
+_R = TypeVar(
+    "_R",
+    GenerateRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    TextToImageRequest,
+    TextToSpeechRequest,
+)
 _LIMITS = frozenset({"max_tokens", "max_rounds", "min_tokens", "truncate"})
 
 

@@ -23,11 +23,13 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "LlavaNextForConditionalGeneration": "llama",
     "LlavaOnevisionForConditionalGeneration": "qwen2",
     "Mistral3ForConditionalGeneration": "mistral",
+    "Qwen2AudioForConditionalGeneration": "qwen2",
     "Qwen2VLForConditionalGeneration": "qwen2",
     "Qwen2_5_VLForConditionalGeneration": "qwen2",
     "Qwen3VLForConditionalGeneration": "qwen3",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_moe",
     "SmolVLMForConditionalGeneration": "llama",
+    "VoxtralForConditionalGeneration": "llama",
 }
 """Architecture of a multimodal model -> the `model_type` of its language model, if the config has
 none."""
@@ -98,7 +100,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 override the family's defaults: multimodal models are published with only the keys that differ."""
 _ROOTS: Final = ("model.language_model.", "language_model.model.", "model.text_model.", "model.")
 _OTHER_PARTS: Final = re.compile(
-    r"(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|connector|image_newline)"
+    r"(model\.)?(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|connector"
+    r"|image_newline)"
     r"(\..*)?"
 )
 
