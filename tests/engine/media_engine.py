@@ -74,6 +74,7 @@ def core_over(
     """Return a new engine over `runtime`, whose encoded items it forgets. `options` are those of
     the scheduler."""
     facts = runtime.info
+    assert runtime.media is not None
     sizes = {
         "num_blocks": facts.cache_blocks,
         "block_size": facts.block_size,
@@ -92,7 +93,6 @@ def core_over(
         fingerprint="",
         media_kinds=kinds_of(runtime.media),
     )
-    assert runtime.media is not None
     runtime.media.encoded.clear()  # type: ignore[attr-defined]
     timed = {} if clock is None else {"clock": clock}
     scheduler = Scheduler(**(sizes | options))

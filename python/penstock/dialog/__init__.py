@@ -4,7 +4,7 @@ The codecs of the HTTP dialects convert to and from these types. All types are f
 structs. This package imports only `base`.
 """
 
-from penstock.dialog.embedding import EmbeddingRequest, Embeddings
+from penstock.dialog.embedding import ConversationInput, EmbeddingRequest, Embeddings
 from penstock.dialog.events import (
     ApprovalRequired,
     ArgumentsDelta,
@@ -23,6 +23,7 @@ from penstock.dialog.events import (
     TurnEnded,
     Usage,
 )
+from penstock.dialog.images import MadeImage, TextToImageRequest
 from penstock.dialog.message import (
     Audio,
     File,
@@ -74,6 +75,7 @@ __all__ = [
     "ArgumentsDelta",
     "Audio",
     "Constraint",
+    "ConversationInput",
     "CustomActivity",
     "EmbeddingRequest",
     "Embeddings",
@@ -85,6 +87,7 @@ __all__ = [
     "HostedTool",
     "Image",
     "Limits",
+    "MadeImage",
     "Message",
     "Part",
     "PartEnded",
@@ -116,6 +119,7 @@ __all__ = [
     "SpeechPiece",
     "Text",
     "TextDelta",
+    "TextToImageRequest",
     "TextToSpeechRequest",
     "TokenLogprob",
     "ToolActivity",

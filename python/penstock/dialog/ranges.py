@@ -24,3 +24,10 @@ MAX_SPEECH_CHARS: Final = 32_768
 """Maximum number of characters of a text to speak, about half an hour of speech."""
 MIN_SPEED: Final = 0.25
 MAX_SPEED: Final = 4.0
+MAX_PROMPT_CHARS: Final = 32_768
+"""Maximum number of characters of a prompt for an image."""
+MAX_IMAGES: Final = 10
+MAX_IMAGE_SIDE: Final = 4096
+MAX_IMAGE_PIXELS: Final = 2048 * 2048
+DEFAULT_HEIGHT: Final = 720
+DEFAULT_WIDTH: Final = 1280

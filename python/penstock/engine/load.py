@@ -7,6 +7,7 @@ import logging
 from penstock.config import EngineSettings
 from penstock.engine.core import EngineCore
 from penstock.engine.embedding_core import EmbeddingCore
+from penstock.engine.image_maker import ImageMaker
 from penstock.engine.load_progress import LoadProgress
 from penstock.engine.media_core import MediaCore
 from penstock.engine.protocol import Core
@@ -14,6 +15,7 @@ from penstock.engine.speech_maker import SpeechMaker
 from penstock.models.decoder.decoder import Progress
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_kind import model_kind
+from penstock.runtime.images.load import load_image_model
 from penstock.runtime.load import (
     find_files,
     start_embedding,
@@ -54,4 +56,5 @@ def _load(
             speaker = load_speaker(files, settings, available)
             return MediaCore(SpeechMaker(speaker), settings.max_queue)
         case "image":
-            raise NotImplementedError
+            painter = load_image_model(files, settings, available)
+            return MediaCore(ImageMaker(painter), settings.max_queue)

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.base.errors import Overloaded
 from penstock.engine.adapters.null_slot_cache import NullSlotCache
+from penstock.engine.image_maker import ImageMaker
 from penstock.engine.refusals import unsupported
 from penstock.engine.speech_maker import SpeechMaker
 from penstock.engine.types import (
@@ -37,7 +38,7 @@ from penstock.grammar.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 
 MediaOutput: TypeAlias = SpeechOutput | ImageOutput
-Steps: TypeAlias = Generator[SpeechOutput | None, None, None]
+Steps: TypeAlias = Generator[MediaOutput | None, None, None]
 
 FAILED: Final = "the model failed at this request"
 
@@ -62,7 +63,7 @@ class MediaCore:
     `max_queue`: requests are accepted while fewer requests than this are open.
     """
 
-    def __init__(self, maker: SpeechMaker, max_queue: int) -> None:
+    def __init__(self, maker: SpeechMaker | ImageMaker, max_queue: int) -> None:
         self._maker = maker
         self._max_queue = max_queue
         self._jobs: deque[_Job] = deque()
@@ -104,7 +105,10 @@ class MediaCore:
     def paint(self, request: ImageRequest) -> None:
         """Queue images. Raises InvalidRequest (`unsupported_model` if the model makes no images) or
         Overloaded."""
-        raise unsupported(NO_IMAGES)
+        if not isinstance(self._maker, ImageMaker):
+            raise unsupported(NO_IMAGES)
+        self._check_room()
+        self._jobs.append(_Job(request.id, self._maker.start(request)))
 
     def abort(self, request_id: str) -> None:
         """Drop a request if it has not finished; no more output of it follows."""

@@ -32,6 +32,7 @@ from penstock.dialog import (
     RerankRequest,
     RunFailed,
     SpeechPiece,
+    TextToImageRequest,
     TextToSpeechRequest,
 )
 from penstock.dialog.fold import Answer, FailedRun, Fold
@@ -224,6 +225,14 @@ class LLM:
         request = TextToSpeechRequest(text, None, voice, speed)
         return await self._thread.wait_async(self._speak(request))
 
+    def paint(self, request: TextToImageRequest | str) -> list[bytes]:
+        """Return the images of a prompt or a request, as PNG files. Requires an image model."""
+        return self._thread.wait(self._paint(request))
+
+    async def apaint(self, request: TextToImageRequest | str) -> list[bytes]:
+        """Async version of `paint`. Cancelling the call stops the image that is being made."""
+        return await self._thread.wait_async(self._paint(request))
+
     def load_adapter(
         self,
         alias: str,
@@ -348,6 +357,11 @@ class LLM:
             pieces = [piece async for piece in spoken]
         audio = b"".join(piece.audio for piece in pieces)
         return SpeechPiece(audio, pieces[0].sample_rate)
+
+    async def _paint(self, request: TextToImageRequest | str) -> list[bytes]:
+        asked = TextToImageRequest(request) if isinstance(request, str) else request
+        async with aclosing(self._model.runners.must_paint().paint(typed(asked))) as images:
+            return [image.png async for image in images]
 
     async def _pump(self, request: GenerateRequest, put: Callable[[Event], None]) -> None:
         async with aclosing(self._model.runners.must_generate().run(request)) as events:

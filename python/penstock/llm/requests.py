@@ -22,6 +22,7 @@ from penstock.dialog import (
     RequestedFile,
     RerankRequest,
     Sampling,
+    TextToImageRequest,
     TextToSpeechRequest,
     ToolPolicy,
 )
@@ -30,7 +31,14 @@ from penstock.llm.content import content_parts
 Prompt: TypeAlias = str | Sequence[int]
 ChatMessage: TypeAlias = Message | Mapping[str, Any]
 """A message of `penstock.dialog`, or a dictionary with `role` and `content` (`content_parts`)."""
-_R = TypeVar("_R", GenerateRequest, EmbeddingRequest, RerankRequest, TextToSpeechRequest)
+_R = TypeVar(
+    "_R",
+    GenerateRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    TextToImageRequest,
+    TextToSpeechRequest,
+)
 _LIMITS = frozenset({"max_tokens", "max_rounds", "min_tokens", "truncate"})
 
 

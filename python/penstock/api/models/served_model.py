@@ -18,9 +18,11 @@ from penstock.dialog import (
     Embeddings,
     Event,
     GenerateRequest,
+    MadeImage,
     Ranking,
     RerankRequest,
     SpeechPiece,
+    TextToImageRequest,
     TextToSpeechRequest,
 )
 from penstock.engine.adapters.catalog import AdapterLoadRequest
@@ -191,6 +193,16 @@ class ServedModel:
         ):
             async for piece in pieces:
                 yield piece
+
+    async def paint(self, request: TextToImageRequest) -> AsyncGenerator[MadeImage, None]:
+        """Yield the images of a request. The caller must close the generator. Raises the exceptions
+        of `run`."""
+        async with (
+            self.lease() as model,
+            aclosing(model.runners.must_paint().paint(request)) as images,
+        ):
+            async for image in images:
+                yield image
 
     async def count(self, request: GenerateRequest) -> int:
         """Return the number of prompt tokens of a request. Raises the exceptions of `run`."""

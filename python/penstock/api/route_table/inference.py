@@ -1,4 +1,4 @@
-"""Entries of the route table: chat, completions, embeddings, speech and reranking."""
+"""Entries of the route table: text, embeddings, images, speech and reranking."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from penstock.api.route_table.operation import (
 )
 from penstock.api.routes.embeddings import EmbeddingEndpoint
 from penstock.api.routes.generate import GenerateEndpoint
+from penstock.api.routes.images import ImageEndpoint
 from penstock.api.routes.reranking import RerankEndpoint
 from penstock.api.routes.speech import SpeechEndpoint
 from penstock.api.schema.agent import (
@@ -31,10 +32,13 @@ from penstock.api.schema.completions import (
     CompletionResponse,
 )
 from penstock.api.schema.embeddings import EmbeddingRequest, EmbeddingResponse
+from penstock.api.schema.images import ImageGenerationRequest, ImageGenerationResponse
 from penstock.api.schema.reranking import RerankRequest, RerankResponse
 from penstock.api.schema.speech import SpeechRequest
 
 TAG: Final = "Inference"
+# Error statuses of a request whose images are stored: the disk is full.
+IMAGE_STORE_ERRORS: Final = (507,)
 QUESTION: Final = "Name three rivers of Europe."
 RANKED: Final[dict[str, Any]] = {
     "model": "default",
@@ -93,6 +97,17 @@ OPERATIONS: Final = (
         example={"model": "default", "input": ["a river", "a mountain"]},
         response=EmbeddingResponse,
         errors=(*BODY_ERRORS, *ENGINE_ERRORS),
+    ),
+    Operation(
+        "POST /v1/images/generations",
+        ImageEndpoint,
+        id="createImage",
+        tag=TAG,
+        summary="Make images from a prompt (OpenAI Images)",
+        request=ImageGenerationRequest,
+        example={"model": "default", "prompt": "a river", "response_format": "Url"},
+        response=ImageGenerationResponse,
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS, *IMAGE_STORE_ERRORS),
     ),
     Operation(
         "POST /v1/audio/speech",

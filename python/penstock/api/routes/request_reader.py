@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope
 
 from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.embeddings import DecodedEmbedding
+from penstock.api.codecs.images import DecodedImages
 from penstock.api.codecs.request_fields.decode_body import model_of
 from penstock.api.codecs.reranking import DecodedRerank
 from penstock.api.codecs.responses import ResponsesRequest
@@ -23,18 +24,27 @@ from penstock.dialog import (
     EmbeddingRequest,
     GenerateRequest,
     RerankRequest,
+    TextToImageRequest,
     TextToSpeechRequest,
 )
 from penstock.engine.refusals import unsupported
-from penstock.engine.types import NO_SPEECH
+from penstock.engine.types import NO_IMAGES, NO_SPEECH
 
 # Larger bodies are decoded in a thread, so that they do not block the event loop.
 THREAD_BODY_BYTES: Final = 256 * 1024
 
-Asked = TypeVar("Asked", Decoded, DecodedEmbedding, DecodedRerank, DecodedSpeech, ResponsesRequest)
-Request = GenerateRequest | EmbeddingRequest | RerankRequest | TextToSpeechRequest
-WITHOUT_FIELD_PATHS: Final = (DecodedEmbedding, DecodedRerank, DecodedSpeech)
-WITHOUT_ADAPTER: Final = (TextToSpeechRequest,)
+Asked = TypeVar(
+    "Asked",
+    Decoded,
+    DecodedEmbedding,
+    DecodedImages,
+    DecodedRerank,
+    DecodedSpeech,
+    ResponsesRequest,
+)
+MediaRequest = TextToSpeechRequest | TextToImageRequest
+Request = GenerateRequest | EmbeddingRequest | RerankRequest | MediaRequest
+WITHOUT_FIELD_PATHS: Final = (DecodedEmbedding, DecodedImages, DecodedRerank, DecodedSpeech)
 
 _T = TypeVar("_T")
 
@@ -96,8 +106,9 @@ class RequestReader(Generic[Asked]):
 def _with_adapter(request: Request, alias: str) -> Request:
     """Return the request with its adapter set to `alias`, which it names as its model. Raises
     InvalidRequest if the request already has an `adapter`, or is one that no adapter answers."""
-    if isinstance(request, WITHOUT_ADAPTER):
-        raise unsupported(NO_SPEECH)
+    if isinstance(request, MediaRequest):
+        speaks = isinstance(request, TextToSpeechRequest)
+        raise unsupported(NO_SPEECH if speaks else NO_IMAGES)
     if request.adapter is not None:
         raise InvalidRequest(
             "`model` already names an adapter; leave `adapter` out, or name the base model",

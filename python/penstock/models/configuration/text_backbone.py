@@ -74,15 +74,13 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen2_vl_text": _QWEN2_VL,
     "qwen2_5_vl_text": _QWEN2_VL,
     "qwen3_vl_text": _QWEN3_VL,
-    "qwen3_vl_moe_text": {
+    "qwen3_vl_moe_text": _QWEN3_VL
+    | {
         "hidden_size": 2048,
         "num_hidden_layers": 24,
         "num_attention_heads": 16,
         "num_key_value_heads": 16,
         "intermediate_size": 5632,
-        "vocab_size": 151_936,
-        "max_position_embeddings": 128_000,
-        "rope_theta": 5e5,
         "moe_intermediate_size": 1408,
         "num_experts_per_tok": 4,
         "num_local_experts": 60,

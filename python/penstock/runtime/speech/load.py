@@ -35,8 +35,13 @@ def _weight_bytes(files: ModelFiles) -> int:
 def _load(files: ModelFiles, settings: EngineSettings) -> Speaker:
     # Each library is imported only for the models that need it.
     if files.kind == "folder":
-        from penstock.runtime.speech.transformers_speech import load_transformers_speaker
-
+        try:
+            from penstock.runtime.speech.transformers_speech import load_transformers_speaker
+        except ImportError as error:
+            raise ModelError(
+                "this speech model needs more packages: pip install 'penstock[speech-torch]'"
+                f" ({error})"
+            ) from None
         return load_transformers_speaker(files, settings)
     kokoro = kokoro_files(files.path) if files.path.is_dir() else None
     if kokoro is not None:

@@ -31,17 +31,20 @@ def load_transformers_speaker(files: ModelFiles, settings: EngineSettings) -> Sp
     read."""
     try:
         import transformers
+        from safetensors import SafetensorError
     except ImportError as error:
         raise ModelError(
             f"this speech model needs more packages: pip install 'penstock[speech-torch]' ({error})"
         ) from None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
     device = torch.device(choose_device(settings))
     kind = model_type(files.path / "config.json")
     try:
         return VitsSpeaker(files, device) if kind == "vits" else DiaSpeaker(files, device)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{files.path}: transformers cannot load it: {error}") from None
 
 
@@ -137,6 +140,10 @@ class DiaSpeaker:
         self._processor: Any = DiaProcessor(features, self._tokenizer, codec.to(device).eval())
         self._model = model.to(device).eval()
         self._device = device
+        # The start of the codes is the same for every text.
+        made = self._processor(text=[f"[{SPEAKER_TAGS[0]}]"], return_tensors="pt")
+        names = ("decoder_input_ids", "decoder_attention_mask")
+        self._start = {name: made[name].to(device) for name in names}
         weights = _weight_bytes(model, codec)
         self.info = _info(files, codec.config.sampling_rate, SPEAKER_TAGS, weights)
         self.report = _report(self.info, device)
@@ -153,7 +160,9 @@ class DiaSpeaker:
         ids = torch.tensor([piece], device=self._device)
         torch.manual_seed(DIA_SEED)
         with torch.inference_mode():
-            codes = self._model.generate(input_ids=ids, attention_mask=torch.ones_like(ids))
+            codes = self._model.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), **self._start
+            )
             (audio,) = self._processor.batch_decode(codes)
         return _samples(audio)
 
