@@ -101,9 +101,10 @@ def start_transcription(
     cannot be read or does not fit."""
     if settings.kernel_backend == "reference":
         raise ModelError(f"{files.model_id}: kernels is reference; Whisper needs native")
-    refuse_for_vectors(settings)
+    refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
-    return TranscriptionRuntime(load_whisper(files, settings.dtype), settings, available, progress)
+    model = load_whisper(files, settings.dtype, integer_bits(settings))
+    return TranscriptionRuntime(model, settings, available, progress)
 
 
 def start_runtime(
