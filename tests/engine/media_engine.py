@@ -14,6 +14,7 @@ import pytest
 from penstock.config import EngineSettings, LoraSettings
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
+from penstock.engine.media.prompt_media import kinds_of
 from penstock.engine.types import EngineInfo, MediaItem, TokenRequest
 from penstock.models.families import registry
 from penstock.models.hub.sources import files_at
@@ -73,6 +74,7 @@ def core_over(
     """Return a new engine over `runtime`, whose encoded items it forgets. `options` are those of
     the scheduler."""
     facts = runtime.info
+    assert runtime.media is not None
     sizes = {
         "num_blocks": facts.cache_blocks,
         "block_size": facts.block_size,
@@ -89,9 +91,8 @@ def core_over(
         block_size=facts.block_size,
         weight_bytes=0,
         fingerprint="",
-        media_kinds=("image",),
+        media_kinds=kinds_of(runtime.media),
     )
-    assert runtime.media is not None
     runtime.media.encoded.clear()  # type: ignore[attr-defined]
     timed = {} if clock is None else {"clock": clock}
     scheduler = Scheduler(**(sizes | options))

@@ -58,11 +58,10 @@ def export(
     writer.add_clip_projector_type(conversion.projector)
     for flag in conversion.flags:
         writer.add_bool(f"clip.{flag}", True)
-    for key, value in {**sizes, **conversion.keys}.items():
+    pixels = {"image_mean": list(mean), "image_std": list(std)}
+    for key, value in {**sizes, **pixels, **conversion.keys}.items():
         _add(writer, f"clip.vision.{key}", value)
     writer.add_float32("clip.vision.attention.layer_norm_epsilon", conversion.eps)
-    writer.add_array("clip.vision.image_mean", list(mean))
-    writer.add_array("clip.vision.image_std", list(std))
     for name, tensor in tensors.items():
         for renamed, data in conversion.convert(name, tensor):
             _add_tensor(writer, renamed, np.ascontiguousarray(data, np.float32), kind)
@@ -161,3 +160,138 @@ def convert_qwen3(deep: tuple[int, ...]) -> Convert:
         return qwen_patches(data) if data.ndim == 5 else ((renamed, data),)
 
     return convert
+
+
+PREFIXES = ("model.", "vision_tower.", "vision_model.")
+SIGLIP_NAMES = {
+    "encoder.layers.": "v.blk.",
+    "encoder.layer.": "v.blk.",
+    "transformer.layers.": "v.blk.",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out",
+    "attention.q_proj": "attn_q",
+    "attention.k_proj": "attn_k",
+    "attention.v_proj": "attn_v",
+    "attention.projection_layer": "attn_out",
+    "attention.o_proj": "attn_out",
+    "layer_norm1": "ln1",
+    "layer_norm2": "ln2",
+    "layernorm_before": "ln1",
+    "layernorm_after": "ln2",
+    "attention_norm": "ln1",
+    "ffn_norm": "ln2",
+    "lambda_1": "ls1.weight",
+    "lambda_2": "ls2.weight",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+    "feed_forward.gate_proj": "ffn_gate",
+    "feed_forward.up_proj": "ffn_up",
+    "feed_forward.down_proj": "ffn_down",
+    "embeddings.patch_embeddings.projection": "v.patch_embd",
+    "embeddings.patch_embedding": "v.patch_embd",
+    "patch_conv": "v.patch_embd",
+    "embeddings.position_embeddings": "v.position_embd.weight",
+    "embeddings.position_embedding": "v.position_embd",
+    "embeddings.class_embedding": "v.class_embd",
+    "embeddings.cls_token": "v.class_embd",
+    "pre_layrnorm": "v.pre_ln",
+    "ln_pre": "v.pre_ln",
+    "post_layernorm": "v.post_ln",
+}
+INTERNVL_NAMES = {
+    "multi_modal_projector.layer_norm": "mm.model.mlp.0",
+    "multi_modal_projector.linear_1": "mm.model.mlp.1",
+    "multi_modal_projector.linear_2": "mm.model.mlp.3",
+}
+PROJECTOR_NAMES = {
+    "multi_modal_projector.linear_": "mm.",
+    "multi_modal_projector.patch_merger.merging_layer": "mm.patch_merger",
+    "multi_modal_projector.layer_norm": "mm.input_norm",
+    "multi_modal_projector.norm": "mm.input_norm",
+    "multi_modal_projector.mm_input_projection_weight": "mm.input_projection.weight",
+    "multi_modal_projector.mm_soft_emb_norm": "mm.soft_emb_norm",
+    "connector.modality_projection.proj": "mm.model.fc",
+}
+LLAVA_NAMES = {
+    "multi_modal_projector.linear_1": "mm.0",
+    "multi_modal_projector.linear_2": "mm.2",
+}
+
+
+def convert_images(names: Mapping[str, str], without: str = "") -> Convert:
+    """Return the conversion of a tower over tiles. `names`: the names of the projector. `without`:
+    tensors with this in their new names are left out."""
+
+    def convert(name: str, data: np.ndarray) -> Tensors:
+        if "language_model" in name or "text_model" in name or name == "lm_head.weight":
+            return
+        for prefix in PREFIXES:
+            name = name.removeprefix(prefix)
+        renamed = rename(name, {**names, **SIGLIP_NAMES})
+        assert renamed is not None, name
+        if not without or without not in renamed:
+            yield renamed, data + 1 if "soft_emb_norm" in renamed else data
+
+    return convert
+
+
+def interleaved(convert: Convert, heads: int) -> Convert:
+    """Return `convert` with the halves of each head of q and k in the order of neighbours."""
+
+    def permuted(name: str, data: np.ndarray) -> Tensors:
+        for renamed, rows in convert(name, data):
+            if ".attn_q." in renamed or ".attn_k." in renamed:
+                halves = rows.reshape(heads, 2, -1, *rows.shape[1:])
+                rows = halves.swapaxes(1, 2).reshape(rows.shape)
+            yield renamed, rows
+
+    return permuted
+
+
+def swapped_feed_forward(convert: Convert) -> Convert:
+    """Return `convert` with the names of the feed-forward's matrices as in old files."""
+
+    def swapped(name: str, data: np.ndarray) -> Tensors:
+        other = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}
+        for renamed, rows in convert(name, data):
+            found = next((old for old in other if old in renamed), "")
+            yield renamed.replace(found, other.get(found, "")), rows
+
+    return swapped
+
+
+GEMMA4_NAMES = {
+    ".linear.": ".",
+    "model.vision_tower.": "",
+    "encoder.layers.": "v.blk.",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_out",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "input_layernorm": "ln1",
+    "post_attention_layernorm": "attn_post_norm",
+    "pre_feedforward_layernorm": "ln2",
+    "post_feedforward_layernorm": "ffn_post_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "patch_embedder.input_proj": "v.patch_embd",
+    "patch_embedder.position_embedding_table": "v.position_embd.weight",
+    "model.embed_vision.embedding_projection": "mm.input_projection",
+    "std_bias": "v.std_bias",
+    "std_scale": "v.std_scale",
+}
+
+
+def convert_gemma4(name: str, data: np.ndarray) -> Tensors:
+    """Convert a tensor of Gemma 4."""
+    renamed = rename(name, GEMMA4_NAMES)
+    assert renamed is not None, name
+    if renamed == "v.patch_embd.weight":
+        side = int((data.shape[1] // 3) ** 0.5)
+        data = data.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
+    return ((renamed, np.atleast_1d(data)),)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from test_image_embedders import clip, clip_vision, expected_vector, siglip, siglip2
-from test_multimodal_answers import CASES, IMAGE, request_of
-from vision_models import media_spec, picture, randomized, save, small_model
+from test_qwen_vl_answers import CASES, IMAGE, request_of
 
 from penstock.base.errors import InvalidRequest
 from penstock.config import EngineSettings
@@ -19,6 +19,7 @@ from penstock.engine.embedding_core import EmbeddingCore
 from penstock.engine.load import load_core
 from penstock.engine.types import EmbedOutput, EmbedRequest, MediaItem, TokenRequest
 from tests.support.checkpoints.embedding_checkpoints import add_sentence_files
+from tests.support.vision_models import media_spec, picture, randomized, save, small_model
 
 SIZES = ((37, 91), (64, 48), (30, 30))
 
@@ -127,8 +128,6 @@ def expected_state(
 @pytest.mark.parametrize("name", ["qwen3-vl", "qwen2-vl"])
 def test_texts_with_images_get_the_states_of_transformers(name: str, tmp_path: Path) -> None:
     """Like Qwen3-VL-Embedding: the state of the last token is the vector."""
-    from PIL import Image
-
     case = CASES[name]
     model, processor = small_model(case.name, case.text, case.vision, case.whole), case.processor()
     folder = save(tmp_path / "m", model, processor)

@@ -25,6 +25,8 @@ from penstock.models.media.prepared import Pixels, PreparedMedia
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 HERE = Path(__file__)
+PROGRAM = (str(HERE),)
+"""The arguments of Python that start this process."""
 
 
 def _start_thread() -> None:

@@ -24,18 +24,22 @@ from penstock.engine.types import (
     SPEECH_ALONE,
 )
 from penstock.generation import Generator
+from penstock.generation.embeddings.conversations import RenderedConversations, SingleItems
 from penstock.generation.embeddings.embeddings import EmbeddingRunner
 from penstock.generation.embeddings.reranking import RerankRunner
 from penstock.generation.images.images import ImageRunner
+from penstock.generation.prompt.chat_template import select_chat_template
 from penstock.generation.speech.speech import SpeechRunner
 from penstock.generation.transcription.transcriber import Transcriber
 from penstock.models.embedding.rerankers import load_rerank_parts
 from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.image_embedder import is_image_embedder
 from penstock.models.loader.model_kind import model_kind
 from penstock.models.loader.model_loader import load_embedding_parts, load_text_parts
 from penstock.models.loader.sampling_defaults import SamplingDefaults, sampling_defaults
 from penstock.models.whisper.folder import whisper_spec
 from penstock.models.whisper.loader import load_whisper_parts
+from penstock.text import load_tokenizer
 
 _T = TypeVar("_T")
 
@@ -133,8 +137,7 @@ def load_runners(
         case "reranker":
             return Runners(reranker=RerankRunner.load(engine, load_rerank_parts(files), adapters))
         case "embedding":
-            parts = load_embedding_parts(files)
-            return Runners(embedder=EmbeddingRunner.load(engine, parts, adapters))
+            return _load_embedder(files, engine, adapters, state)
         case "speech":
             return Runners(speaker=SpeechRunner(engine))
         case "transcription":
@@ -150,6 +153,25 @@ def load_runners(
     generator = Generator.load(engine, text_parts, tool_syntax, adapters, defaults, loader)
     loop = AgentLoop(generator, state.attachments, sessions=state.sessions, tools=state.tools)
     return Runners(loop, media=media)
+
+
+def _load_embedder(
+    files: ModelFiles, engine: Engine, adapters: AdapterView | None, state: SharedState
+) -> Runners:
+    """Return the runner of a model that embeds texts, images, or texts with images."""
+    media = ModelMedia.load(files, state.media)
+    if media is not None and is_image_embedder(files):
+        runner = EmbeddingRunner(engine, None, conversations=SingleItems(media.loader))
+        return Runners(embedder=runner, media=media)
+    parts = load_embedding_parts(files)
+    if media is None:
+        return Runners(embedder=EmbeddingRunner.load(engine, parts, adapters))
+    text = load_text_parts(files)
+    tokenizer = load_tokenizer(text)
+    template, _ = select_chat_template(text, tokenizer, None, media.loader.processor.placeholders)
+    conversations = RenderedConversations(engine, tokenizer, template, media.loader)
+    embedder = EmbeddingRunner.load(engine, parts, adapters, conversations)
+    return Runners(embedder=embedder, media=media)
 
 
 def _load_transcriber(files: ModelFiles, engine: Engine, state: SharedState) -> Runners:

@@ -4,7 +4,7 @@ The codecs of the HTTP dialects convert to and from these types. All types are f
 structs. This package imports only `base`.
 """
 
-from penstock.dialog.embedding import EmbeddingRequest, Embeddings
+from penstock.dialog.embedding import ConversationInput, EmbeddingRequest, Embeddings
 from penstock.dialog.events import (
     ApprovalRequired,
     ArgumentsDelta,
@@ -75,6 +75,7 @@ __all__ = [
     "ArgumentsDelta",
     "Audio",
     "Constraint",
+    "ConversationInput",
     "CustomActivity",
     "EmbeddingRequest",
     "Embeddings",

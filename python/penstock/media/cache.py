@@ -12,6 +12,8 @@ from penstock.base.errors import InvalidRequest
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 
 DEFAULT_MAX_BYTES: Final = 256 * 1024**2
+_HASHED_AT_ONCE_BYTES: Final = 256 * 1024
+"""Larger items are hashed in a thread, so that the event loop goes on."""
 
 
 class Prepares(Protocol):
@@ -26,6 +28,12 @@ class _Running:
 
     task: asyncio.Task[PreparedMedia]
     num_waiting: int = 0
+
+
+def _consume(task: asyncio.Task[PreparedMedia]) -> None:
+    """Mark the error of a task as seen: all requests that waited for it may be cancelled."""
+    if not task.cancelled():
+        task.exception()
 
 
 class MediaCache:
@@ -53,13 +61,17 @@ class MediaCache:
     async def prepare(self, kind: MediaKind, data: bytes, where: str) -> PreparedMedia:
         """Return an item, decoded and prepared. Raises as `MediaDecoders.prepare` does; errors are
         not kept. A cancelled request does not stop the decoding that another request waits for."""
-        key = await asyncio.to_thread(self._hash, kind, data)
+        if len(data) <= _HASHED_AT_ONCE_BYTES:
+            key = self._hash(kind, data)
+        else:
+            key = await asyncio.to_thread(self._hash, kind, data)
         if (kept := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
             return kept
         running = self._running.get(key)
         if running is None:
             running = self._running[key] = _Running(asyncio.create_task(self._run(key, kind, data)))
+            running.task.add_done_callback(_consume)
         running.num_waiting += 1
         try:
             return await asyncio.shield(running.task)

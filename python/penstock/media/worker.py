@@ -7,7 +7,6 @@ descriptor 0; it reads a `WorkerSetup` and then one `Job` after the other (`medi
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 from collections.abc import Callable
@@ -65,7 +64,6 @@ def run(load: Callable[[ModelFiles | None], MediaProcessor]) -> None:
         limit_cpu_time(setup.limits.cpu_time_s)
         _send(connection, answer(job, processor, setup.limits))
         del job
-        gc.collect()
 
 
 def answer(job: Job, processor: MediaProcessor, limits: MediaLimits) -> Answer:

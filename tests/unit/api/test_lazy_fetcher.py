@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-import penstock.api.serving.process as process
+from penstock.agent import lazy_fetcher
 
 
 class Fetching:
@@ -22,8 +22,8 @@ class Fetching:
 async def test_concurrent_first_fetches_share_their_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process, "_make_fetcher", Fetching)
-    lazy = process._LazyFetcher(("127.0.0.0/8",))
+    monkeypatch.setattr(lazy_fetcher, "_make_fetcher", Fetching)
+    lazy = lazy_fetcher.LazyFetcher(("127.0.0.0/8",))
     asked = [lazy.fetch("http://a.example/", field="f") for _ in range(3)]
     first, *others = [*await asyncio.gather(*asked), await lazy.fetch("", field="f")]
     assert first.allowed == ("127.0.0.0/8",)

@@ -44,9 +44,7 @@ def request(*parts: Part) -> GenerateRequest:
 
 
 def load(loader: MediaLoader, *parts: Part) -> LoadedMedia:
-    loaded = asyncio.run(loader.load(request(*parts)))
-    assert not loaded.failures
-    return loaded.items
+    return asyncio.run(loader.load(request(*parts)))
 
 
 def refusal(loader: MediaLoader, *parts: Part) -> InvalidRequest:
@@ -125,7 +123,7 @@ def test_items_of_tool_results_that_cannot_be_decoded_are_failures() -> None:
     loader = MediaLoader(PROCESSOR, decoder, Pages({}))
     damaged, missing = Image(data=b"\x89PNG"), Image(url="http://a/none")
     result = ToolResult("c", "read")
-    loaded = asyncio.run(loader.load(request(result, RED, damaged, missing)))
+    loaded = asyncio.run(loader.load_usable(request(result, RED, damaged, missing)))
     assert list(loaded.items) == [RED] and list(loaded.failures) == [damaged, missing]
     asked = without_failed_media(request(result, RED, damaged, missing), loaded.failures)
     (message,) = asked.messages or ()
@@ -134,4 +132,5 @@ def test_items_of_tool_results_that_cannot_be_decoded_are_failures() -> None:
         "\n[image left out: no such page]"
     )
     assert message.parts == (ToolResult("c", told), RED)
+    assert refusal(loader, result, damaged).code == "invalid_image"
     assert refusal(loader, result, damaged, Text("and"), damaged).code == "invalid_image"

@@ -207,7 +207,7 @@ def test_whitespace_that_meets_at_an_item_is_encoded_together() -> None:
     template = ChatTemplate(CHATML, placeholders=processor.placeholders)
     builder = PromptBuilder(tokenizer, template, processor)
     request = GenerateRequest(messages=messages("a", WIDE, WIDE, "b"))
-    (prompt,) = builder.build(request, 512, 300, asyncio.run(loader.load(request)).items)
+    (prompt,) = builder.build(request, 512, 300, asyncio.run(loader.load(request)))
     text = b"".join(map(tokenizer.token_bytes, prompt.token_ids)).decode()
     assert list(prompt.token_ids) == tokenizer.encode(text) and "\n\n\n\n\n" in text
     for item in prompt.media:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -13,9 +12,9 @@ import pytest
 from penstock.media.decoders import MediaDecoders
 from penstock.media.limits import MediaLimits
 from penstock.models.media.prepared import MediaKind, PreparedMedia
+from tests.support.hostile_decoder import PROGRAM
 
 T = TypeVar("T")
-HOSTILE = (str(Path(__file__).parents[2] / "support" / "hostile_decoder.py"),)
 
 
 class Pool:
@@ -54,6 +53,6 @@ def pool() -> Iterator[Pool]:
 @pytest.fixture(scope="module")
 def hostile_pool() -> Iterator[Pool]:
     """A pool whose process does what `tests.support.hostile_decoder` says."""
-    made = Pool(MediaLimits(processes=1), program=HOSTILE)
+    made = Pool(MediaLimits(processes=1), program=PROGRAM)
     yield made
     made.close()

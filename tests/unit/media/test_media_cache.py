@@ -32,9 +32,9 @@ class Counting:
 
 
 async def settle():
-    """Let the threads that hash and the tasks that follow them run."""
+    """Let the tasks run until all of them wait."""
     for _ in range(50):
-        await asyncio.to_thread(int)
+        await asyncio.sleep(0)
 
 
 async def test_the_same_bytes_are_decoded_once():
@@ -95,10 +95,12 @@ async def test_the_last_cancelled_request_stops_the_decoding():
 
 async def test_an_error_names_the_field_of_each_request_and_is_not_kept():
     decoders = Counting()
+    decoders.gate.clear()
     cache = MediaCache(decoders, "model")
-    errors = await asyncio.gather(
-        *(cache.prepare("image", b"bad", where) for where in ("x", "y")), return_exceptions=True
-    )
+    tasks = [asyncio.create_task(cache.prepare("image", b"bad", where)) for where in ("x", "y")]
+    await settle()
+    decoders.gate.set()
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
     assert [(error.field, error.code) for error in errors] == [
         ("x", "invalid_image"),
         ("y", "invalid_image"),

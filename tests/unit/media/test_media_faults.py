@@ -11,13 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import HOSTILE
 
 from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.media import decoders as decoders_module
 from penstock.media.decoders import MediaDecoders, MediaUnavailable
 from penstock.media.limits import MediaLimits
 from penstock.models.hub.model_files import ModelFiles
+from tests.support.hostile_decoder import PROGRAM as HOSTILE
 from tests.support.hostile_decoder import pixels_of
 from tests.support.media_files import image_file, picture
 

@@ -128,8 +128,8 @@ class CreateResponse:
         )
 
     async def _attached(self, request: GenerateRequest, model: str) -> tuple[Message, ...]:
-        """Return the request's messages with media and texts in place of attached files, because the
-        stored conversation outlives the files."""
+        """Return the request's messages with media and texts in place of attached files, since
+        the stored conversation outlives the files."""
         attached = await self._services.models[model].attach(request)
         assert attached.messages is not None
         return attached.messages

@@ -7,9 +7,10 @@ from typing import Final
 
 from penstock.adapters.view import AdapterView
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
-from penstock.dialog import EmbeddingRequest, Embeddings
+from penstock.dialog import ConversationInput, EmbeddingRequest, Embeddings
 from penstock.dialog.ranges import MAX_INPUTS
 from penstock.engine.protocol import Engine
+from penstock.generation.embeddings.conversations import Conversations, EmbeddedSequence
 from penstock.generation.embeddings.engine_calls import EmbeddingCalls, Tokens
 from penstock.models.tokenizer.tokenizer_data import EmbeddingParts
 from penstock.text.tokenizers.embedding_tokenizer import (
@@ -24,17 +25,21 @@ LONG_INPUT_CHARS: Final = 8192
 class EmbeddingRunner:
     """Runs the embedding requests of one model. To be called from the engine's asyncio loop.
 
+    - `tokenizer`: tokenizes texts; None for a model that embeds no texts.
     - `prompt`: a text that is inserted before every input text.
     - `adapters`: the adapters that requests may name, None if the model supports no adapters.
+    - `conversations`: makes sequences of inputs with media; None: the model reads text only.
     """
 
     def __init__(
         self,
         engine: Engine,
-        tokenizer: EmbeddingTokenizer,
+        tokenizer: EmbeddingTokenizer | None,
         prompt: str = "",
         adapters: AdapterView | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
+        self._conversations = conversations
         self._engine = engine
         self._calls = EmbeddingCalls(engine, adapters)
         self._tokenizer = tokenizer
@@ -42,12 +47,17 @@ class EmbeddingRunner:
 
     @classmethod
     def load(
-        cls, engine: Engine, parts: EmbeddingParts, adapters: AdapterView | None = None
+        cls,
+        engine: Engine,
+        parts: EmbeddingParts,
+        adapters: AdapterView | None = None,
+        conversations: Conversations | None = None,
     ) -> EmbeddingRunner:
         """Make the runner of an engine. `parts`: the tokenizer and prompt of its model. Raises
         ModelError."""
         live = (adapters or AdapterView()) if parts.supports_lora else None
-        return cls(engine, load_embedding_tokenizer(parts.tokenizer), parts.prompt, live)
+        tokenizer = load_embedding_tokenizer(parts.tokenizer)
+        return cls(engine, tokenizer, parts.prompt, live, conversations)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Return a vector for each input. Cancelling the call aborts inputs that are not computed
@@ -61,21 +71,52 @@ class EmbeddingRunner:
         info = self._engine.info
         chars = sum(len(given) for given in request.inputs if isinstance(given, str))
         if chars > LONG_INPUT_CHARS:
-            sequences = await asyncio.to_thread(self._sequences, request, info.max_model_len)
+            texts = await asyncio.to_thread(self._sequences, request, info.max_model_len)
         else:
-            sequences = self._sequences(request, info.max_model_len)
-        vectors, revision = await self._calls.vectors(sequences, request.adapter, revision)
+            texts = self._sequences(request, info.max_model_len)
+        sequences = iter(texts)
+        placed = [await self._conversation(request, given) for given in request.inputs]
+        tokens = [one.tokens if one else next(sequences) for one in placed]
+        has_media = any(one is not None and one.media for one in placed)
+        has_positions = any(one is not None and one.rope_positions for one in placed)
+        vectors, revision = await self._calls.vectors(
+            tokens,
+            request.adapter,
+            revision,
+            media=[one.media if one else () for one in placed] if has_media else (),
+            rope_positions=(
+                [one.rope_positions if one else b"" for one in placed] if has_positions else ()
+            ),
+        )
         return Embeddings(
             model=request.model or info.model_id,
             vectors=b"".join(vectors),
             width=info.embedding_width,
-            prompt_tokens=sum(map(len, sequences)),
+            prompt_tokens=sum(map(len, tokens)),
             adapter_revision=revision or None,
         )
 
+    async def _conversation(
+        self, request: EmbeddingRequest, given: str | Tokens | ConversationInput
+    ) -> EmbeddedSequence | None:
+        """Return the sequence of a conversation, None for any other input. Raises ServiceError."""
+        if not isinstance(given, ConversationInput):
+            return None
+        if self._conversations is None:
+            raise InvalidRequest(
+                "this model embeds texts only", field="input", code="unsupported_value"
+            )
+        return await self._conversations.sequence(given, request.truncate)
+
     def _sequences(self, request: EmbeddingRequest, max_model_len: int) -> list[Tokens]:
-        """Return the token ids of each input. An input that is already token ids is only checked or
-        truncated. Raises InvalidRequest, ContextLengthExceeded."""
+        """Return the token ids of each input that is no conversation. An input that is already
+        token ids is only checked or truncated. Raises InvalidRequest, ContextLengthExceeded."""
+        if self._tokenizer is None:
+            if not all(isinstance(given, ConversationInput) for given in request.inputs):
+                raise InvalidRequest(
+                    "this model embeds images, no texts", field="input", code="unsupported_value"
+                )
+            return []
         texts = []
         for index, given in enumerate(request.inputs):
             if not isinstance(given, str):
@@ -90,6 +131,8 @@ class EmbeddingRunner:
             encoded = iter(self._tokenizer.encode(texts))
         sequences: list[Tokens] = []
         for index, given in enumerate(request.inputs):
+            if isinstance(given, ConversationInput):
+                continue
             ids = tuple(next(encoded)) if isinstance(given, str) else given
             if len(ids) > max_model_len:
                 if not request.truncate:

@@ -33,10 +33,11 @@ LoadedMedia: TypeAlias = Mapping[MediaPart, LoadedItem]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The media of a request. `failures`: the reasons why items of tool results cannot be used."""
+    """The media of a request. `failures`: the errors of items of tool results that cannot be
+    used."""
 
     items: LoadedMedia
-    failures: Mapping[Part, str]
+    failures: Mapping[Part, InvalidRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +103,30 @@ class MediaLoader:
         self._fetcher = fetcher
         self._limits = limits
 
-    async def load(self, request: GenerateRequest) -> Loaded:
+    async def load(self, request: GenerateRequest) -> LoadedMedia:
         """Return the items of a request. The first error ends the work on all items.
 
-        An item of a tool result that cannot be used is no error: an agent that has read a damaged
-        image could not continue. Raises InvalidRequest (`too_many_media`, `media_too_large`), and
-        the errors of the fetcher and the decoder, which name the part.
+        Raises InvalidRequest (`too_many_media`, `media_too_large`), and the errors of the fetcher
+        and the decoder, which name the part.
         """
+        loaded = await self.load_usable(request)
+        for error in loaded.failures.values():
+            raise error
+        return loaded.items
+
+    async def load_usable(self, request: GenerateRequest) -> Loaded:
+        """Return the items of a request, except items of tool results that cannot be used: an agent
+        that has read a damaged image could not continue. Raises the errors of `load` for all other
+        items."""
         places = self._places(request)
         budget = _Budget(self._limits.max_bytes, "the media of a request")
         turn = asyncio.Semaphore(CONCURRENT_ITEMS)
         loads = [self._item_or_failure(*entry, budget, turn) for entry in places.items()]
         items: dict[MediaPart, LoadedItem] = {}
-        failures: dict[Part, str] = {}
+        failures: dict[Part, InvalidRequest] = {}
         prepared = _Budget(self._limits.max_prepared_bytes, "the prepared media of a request")
         for part, loaded in zip(places, await _all_or_first_error(loads), strict=True):
-            if isinstance(loaded, str):
+            if isinstance(loaded, InvalidRequest):
                 failures[part] = loaded
             else:
                 items[part] = loaded
@@ -148,13 +157,13 @@ class MediaLoader:
 
     async def _item_or_failure(
         self, part: MediaPart, place: _Place, budget: _Budget, turn: asyncio.Semaphore
-    ) -> LoadedItem | str:
+    ) -> LoadedItem | InvalidRequest:
         try:
             return await self._item(part, place.where, budget, turn)
         except InvalidRequest as error:
             if not place.in_result:
                 raise
-            return error.message
+            return error
 
     async def _item(
         self, part: MediaPart, where: str, budget: _Budget, turn: asyncio.Semaphore
@@ -197,8 +206,8 @@ class _Budget:
 
 
 async def _all_or_first_error(
-    loads: list[Coroutine[Any, Any, LoadedItem | str]],
-) -> list[LoadedItem | str]:
+    loads: list[Coroutine[Any, Any, LoadedItem | InvalidRequest]],
+) -> list[LoadedItem | InvalidRequest]:
     tasks = [asyncio.ensure_future(load) for load in loads]
     try:
         return await asyncio.gather(*tasks)

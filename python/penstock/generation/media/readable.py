@@ -57,10 +57,15 @@ def with_readable_media(request: GenerateRequest, kinds: Collection[MediaKind]) 
     return _with_notes(request, reason)
 
 
-def without_failed_media(request: GenerateRequest, failures: Mapping[Part, str]) -> GenerateRequest:
-    """Return the request with notes in place of media of tool results that cannot be decoded.
-    `failures`: the reasons."""
-    return _with_notes(request, failures.get)
+def without_failed_media(
+    request: GenerateRequest, failures: Mapping[Part, InvalidRequest]
+) -> GenerateRequest:
+    """Return the request with notes in place of the media of tool results in `failures`."""
+
+    def reason(part: Part) -> str | None:
+        return failures[part].message if part in failures else None
+
+    return _with_notes(request, reason) if failures else request
 
 
 def parts_of_results(message: Message) -> frozenset[int]:

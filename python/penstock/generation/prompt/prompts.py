@@ -49,7 +49,7 @@ class Prompts:
         request = with_readable_media(request, self.media_kinds)
         media = NO_MEDIA
         if self._media is not None:
-            loaded = await self._media.load(request)
+            loaded = await self._media.load_usable(request)
             request, media = without_failed_media(request, loaded.failures), loaded.items
         arguments = (request, max_model_len, self._engine.info.vocab_size, media)
         if media or prompt_chars(request) > LONG_PROMPT_CHARS:

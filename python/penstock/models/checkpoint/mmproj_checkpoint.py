@@ -32,7 +32,8 @@ class MmprojCheckpoint:
 
     - `order`: undoes permutations of rows by llama.cpp's converter.
 
-    A 3-D convolution over two frames, which the file has as two tensors `NAME` and `NAME.1`, is one
+    Leading dimensions of size 1, which some versions of the converter keep, are left out. A 3-D
+    convolution over two frames, which the file has as two tensors `NAME` and `NAME.1`, is one
     tensor NAME [N, channels, 2, rows, columns].
     """
 
@@ -50,6 +51,9 @@ class MmprojCheckpoint:
 
     def matrix(self, name: str) -> Matrix:
         """See Checkpoint."""
+        if len(self._file.tensors[name].shape) > 2 and len(self.tensors[name].shape) == 2:
+            data = self._file.flattened(name).data.reshape(self.tensors[name].shape)
+            return Dense(data, self._file.flattened(name).dtype)
         matrix, order = self._file.matrix(name), self._order(name)
         return matrix if order is None else take_rows(matrix, order)
 
@@ -79,7 +83,7 @@ class MmprojCheckpoint:
     def _info(self, name: str, info: TensorInfo) -> TensorInfo:
         second = self._file.tensors.get(name + SECOND_KERNEL)
         if second is None:
-            return info
+            return replace(info, shape=_without_leading_ones(info.shape))
         if second.shape != info.shape or len(info.shape) != 4:
             raise ModelError(
                 f"{self.path}: tensor {second.name} has shape {second.shape}, but {name} has"
@@ -87,6 +91,12 @@ class MmprojCheckpoint:
             )
         shape = (*info.shape[:2], 2, *info.shape[2:])
         return replace(info, shape=shape, size_bytes=info.size_bytes + second.size_bytes)
+
+
+def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    return shape
 
 
 def _both_kernels(first: Dense, second: Dense) -> Dense:

@@ -23,11 +23,13 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "LlavaNextForConditionalGeneration": "llama",
     "LlavaOnevisionForConditionalGeneration": "qwen2",
     "Mistral3ForConditionalGeneration": "mistral",
+    "Qwen2AudioForConditionalGeneration": "qwen2",
     "Qwen2VLForConditionalGeneration": "qwen2",
     "Qwen2_5_VLForConditionalGeneration": "qwen2",
     "Qwen3VLForConditionalGeneration": "qwen3",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_moe",
     "SmolVLMForConditionalGeneration": "llama",
+    "VoxtralForConditionalGeneration": "llama",
 }
 """Architecture of a multimodal model -> the `model_type` of its language model, if the config has
 none."""
@@ -72,15 +74,13 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen2_vl_text": _QWEN2_VL,
     "qwen2_5_vl_text": _QWEN2_VL,
     "qwen3_vl_text": _QWEN3_VL,
-    "qwen3_vl_moe_text": {
+    "qwen3_vl_moe_text": _QWEN3_VL
+    | {
         "hidden_size": 2048,
         "num_hidden_layers": 24,
         "num_attention_heads": 16,
         "num_key_value_heads": 16,
         "intermediate_size": 5632,
-        "vocab_size": 151_936,
-        "max_position_embeddings": 128_000,
-        "rope_theta": 5e5,
         "moe_intermediate_size": 1408,
         "num_experts_per_tok": 4,
         "num_local_experts": 60,
@@ -98,7 +98,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 override the family's defaults: multimodal models are published with only the keys that differ."""
 _ROOTS: Final = ("model.language_model.", "language_model.model.", "model.text_model.", "model.")
 _OTHER_PARTS: Final = re.compile(
-    r"(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|connector|image_newline)"
+    r"(model\.)?(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|connector"
+    r"|image_newline)"
     r"(\..*)?"
 )
 

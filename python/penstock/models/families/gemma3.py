@@ -18,6 +18,7 @@ from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import all_but_last_of, typed_layers
 from penstock.models.configuration.hf_rope import local_rope_spec
+from penstock.models.configuration.image_mmproj import read_images
 from penstock.models.configuration.media_config import (
     PROJECTOR_ROOTS,
     TOWER_ROOTS,
@@ -43,6 +44,7 @@ from penstock.quant.gguf.gguf_file import GgufFile
 
 GGUF_WINDOW_PERIOD = 6
 GGUF_LOCAL_THETA = 10_000.0
+MMPROJ_LAYER = "mm.input_projection.weight"
 LAYERS_OF_27B = 62
 """The number of layers of the 27B model, the only one whose attention scale does not follow from
 its head dimension."""
@@ -185,6 +187,31 @@ def read_folder(folder: Path) -> MediaSpec:
     return MediaSpec(processor, (tower,))
 
 
+def read_mmproj(file: GgufFile) -> MediaSpec:
+    """Read the media side of an `mmproj` file. The converter has already added 1 to the norm
+    weights. See MediaFamily."""
+    read = read_images(file)
+    merge, side = read.merge(4), read.sizes.image
+    width = file.tensors.get(MMPROJ_LAYER)
+    if width is None:
+        raise ModelError(f"{file.path}: tensor {MMPROJ_LAYER} is missing")
+    layer = ProjectorLayer(MMPROJ_LAYER, width.shape[-1], False, is_transposed=True)
+    projector = ProjectorSpec(
+        ("",),
+        read.spec.hidden_size,
+        (layer,),
+        merge=merge,
+        reduction="mean",
+        norm="rms",
+        norm_name="mm.soft_emb_norm",
+        norm_eps=read.spec.norm_eps,
+    )
+    start, end = "<start_of_image>", "<end_of_image>"
+    marking = PlainRows(merge=merge, before=f"\n\n{start}", after=f"{end}\n\n")
+    tiling = SingleTile((side, side), BILINEAR)
+    return read.media(projector, start, tiling, marking, read.grid**2, whole=True)
+
+
 NAMES = replace(
     HF_NAMES,
     attention_post_norm="post_attention_layernorm",
@@ -203,5 +230,5 @@ FAMILY = Family(
         is_reranker=False,
     ),
     gguf=GgufDecoder("gemma3", gguf_spec),
-    media=MediaFamily("Gemma3ForConditionalGeneration", read_folder),
+    media=MediaFamily("Gemma3ForConditionalGeneration", read_folder, ("gemma3",), read_mmproj),
 )

@@ -13,7 +13,9 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.image_mmproj import read_images
 from penstock.models.configuration.media_config import read_model_config, text_width
+from penstock.models.configuration.mmproj import size
 from penstock.models.configuration.vision_config import HfVision, vision_of
 from penstock.models.media.image_config import (
     LANCZOS,
@@ -28,6 +30,7 @@ from penstock.models.media.tiles import TileLayout
 from penstock.models.towers.image_tower import ImageTowerSpec
 from penstock.models.towers.projector import ProjectorLayer, ProjectorSpec
 from penstock.models.towers.tower import MediaSpec
+from penstock.quant.gguf.gguf_file import GgufFile
 
 LONGEST_SIDE = 4096
 IMAGE, AROUND, GLOBAL = "<image>", "<fake_token_around_image>", "<global-img>"
@@ -207,4 +210,21 @@ def tile_side(images: Idefics3ImageConfig, vision: HfVision, where: str) -> int:
     return tile
 
 
-FAMILY = Family(media=MediaFamily("Idefics3ForConditionalGeneration", read_folder))
+def read_mmproj(file: GgufFile) -> MediaSpec:
+    """Read the media side of an `mmproj` file of Idefics 3 or SmolVLM. See MediaFamily."""
+    read = read_images(file, "buckets")
+    merge, tile = read.merge(2), read.sizes.image
+    # Older files lack the key; published models have tiles of a quarter of the longest side.
+    longest = min(size(file, "preproc_image_size", 4 * tile), LONGEST_SIDE)
+    projector = ProjectorSpec(
+        ("",), read.spec.hidden_size, (read.layer("mm.model.fc"),), merge=merge
+    )
+    rows = projector.rows_of((read.grid, read.grid))
+    tiles = math.ceil(longest / tile) ** 2 + 1
+    tiling = SplitTiling(longest, tile, LANCZOS)
+    return read.media(projector, IMAGE, tiling, SplitRows(rows), read.grid**2, tiles)
+
+
+FAMILY = Family(
+    media=MediaFamily("Idefics3ForConditionalGeneration", read_folder, ("idefics3",), read_mmproj)
+)

@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.image_mmproj import read_images
 from penstock.models.configuration.media_config import (
     PROJECTOR_ROOTS,
     TOWER_ROOTS,
@@ -21,6 +22,7 @@ from penstock.models.configuration.media_config import (
     token_name,
     two_layers,
 )
+from penstock.models.configuration.mmproj import size
 from penstock.models.configuration.vision_config import HfVision, select_layers, vision_of
 from penstock.models.media.frames import MiddleFrames
 from penstock.models.media.image_config import (
@@ -41,6 +43,7 @@ from penstock.models.towers.image_tower import ImageTowerSpec
 from penstock.models.towers.projector import ProjectorSpec
 from penstock.models.towers.tower import MediaSpec
 from penstock.models.towers.vision_spec import VisionSpec
+from penstock.quant.gguf.gguf_file import GgufFile
 
 MOST_FRAMES: Final = 32
 MOST_TILES: Final = 64
@@ -191,4 +194,30 @@ def _layers(
     return replace(spec), features
 
 
-FAMILY = Family(media=MediaFamily("InternVLForConditionalGeneration", read_folder))
+def read_mmproj(file: GgufFile) -> MediaSpec:
+    """Read the media side of an `mmproj` file. See MediaFamily."""
+    read = read_images(file, "bicubic")
+    merge, side = read.merge(2), read.sizes.image
+    fewest = size(file, "preproc_min_tiles", InternVlImageConfig().min_patches)
+    most = size(file, "preproc_max_tiles", InternVlImageConfig().max_patches)
+    if not fewest <= most <= MOST_TILES:
+        raise ModelError(f"{file.path}: clip.vision.preproc_max_tiles: {fewest} to {most} tiles")
+    # The models are trained with the exact GELU.
+    read = replace(read, spec=replace(read.spec, activation="gelu"))
+    projector = ProjectorSpec(
+        ("",),
+        read.spec.hidden_size,
+        (read.layer("mm.model.mlp.1", "gelu"), read.layer("mm.model.mlp.3")),
+        merge=merge,
+        norm="layer",
+        norm_name="mm.model.mlp.0",
+    )
+    marking = TileRows(projector.rows_of((read.grid, read.grid)), "<img>", "</img>")
+    tiling = ProportionTiles(all_grids(fewest, most), (side, side), BICUBIC)
+    token = "<IMG_CONTEXT>"
+    return read.media(projector, token, tiling, marking, read.grid**2, most + 1)
+
+
+FAMILY = Family(
+    media=MediaFamily("InternVLForConditionalGeneration", read_folder, ("internvl",), read_mmproj)
+)

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.image_mmproj import read_images
 from penstock.models.configuration.media_config import (
     PROJECTOR_ROOTS,
     TOWER_ROOTS,
@@ -22,6 +23,7 @@ from penstock.models.configuration.media_config import (
     token_name,
     two_layers,
 )
+from penstock.models.configuration.mmproj import size
 from penstock.models.configuration.vision_config import vision_of
 from penstock.models.media.image_config import BILINEAR, ImageConfig, read_image_config
 from penstock.models.media.image_processor import ImageProcessor, Part
@@ -32,6 +34,7 @@ from penstock.models.media.tilings import closest_grid
 from penstock.models.towers.image_tower import ImageTowerSpec
 from penstock.models.towers.projector import ProjectorSpec
 from penstock.models.towers.tower import MediaSpec
+from penstock.quant.gguf.gguf_file import GgufFile
 
 START, END, THUMBNAIL = "<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"
 MOST_TILES: Final = 64
@@ -216,4 +219,25 @@ def _grids(fewest: int, most: int) -> tuple[tuple[int, int], ...]:
     return tuple((high, wide) for wide, high in ordered)
 
 
-FAMILY = Family(media=MediaFamily("Lfm2VlForConditionalGeneration", read_folder))
+def read_mmproj(file: GgufFile) -> MediaSpec:
+    """Read the media side of an `mmproj` file. See MediaFamily."""
+    read = read_images(file, "antialiased")
+    merge = size(file, "projector.scale_factor", 2)
+    images = Lfm2VlImageConfig(encoder_patch_size=read.sizes.patch, downsample_factor=merge)
+    tiling = _tiling(images, read.where)
+    norm = "mm.input_norm"
+    projector = ProjectorSpec(
+        ("",),
+        read.spec.hidden_size,
+        (read.layer("mm.1", "gelu"), read.layer("mm.2")),
+        merge=merge,
+        norm="layer" if f"{norm}.weight" in file.tensors else None,
+        norm_name=norm,
+    )
+    most = max(tiling.most_pixels, tiling.side**2) // read.sizes.patch**2
+    return read.media(projector, "<image>", tiling, Lfm2Rows(merge), most, images.max_tiles + 1)
+
+
+FAMILY = Family(
+    media=MediaFamily("Lfm2VlForConditionalGeneration", read_folder, ("lfm2",), read_mmproj)
+)

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.image_mmproj import read_images
 from penstock.models.configuration.media_config import (
     PROJECTOR_ROOTS,
     TOWER_ROOTS,
@@ -38,6 +39,7 @@ from penstock.models.media.tilings import SingleTile
 from penstock.models.towers.image_tower import ImageTowerSpec
 from penstock.models.towers.projector import ProjectorSpec
 from penstock.models.towers.tower import MediaSpec
+from penstock.quant.gguf.gguf_file import GgufFile
 
 
 class LlavaConfig(msgspec.Struct):
@@ -152,4 +154,23 @@ def single_tile(images: LlavaImageConfig, where: str) -> SingleTile:
     return SingleTile(size, images.resample, crop, background)
 
 
-FAMILY = Family(media=MediaFamily("LlavaForConditionalGeneration", read_folder))
+def read_mmproj(file: GgufFile) -> MediaSpec:
+    """Read the media side of an `mmproj` file: CLIP without its last layer, whose patches are
+    projected without their class token. See MediaFamily."""
+    if "clip.vision.mm_patch_merge_type" in file.metadata:
+        kind = file.text("clip.vision.mm_patch_merge_type")
+        if kind != "flat":
+            raise ModelError(f"{file.path}: clip.vision.mm_patch_merge_type {kind}: only flat is")
+    read = read_images(file)
+    side = read.sizes.image
+    projector = ProjectorSpec(
+        ("",), read.spec.hidden_size, (read.layer("mm.0", "gelu"), read.layer("mm.2"))
+    )
+    images = LlavaImageConfig(size={"shortest_edge": side}, crop_size=side)
+    tiling = single_tile(images, read.where)
+    return read.media(projector, "<image>", tiling, PlainRows(), read.grid**2)
+
+
+FAMILY = Family(
+    media=MediaFamily("LlavaForConditionalGeneration", read_folder, ("mlp",), read_mmproj)
+)

@@ -3,10 +3,13 @@ two linear layers. Each line of rows ends with a token."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.image_mmproj import read_pixtral
 from penstock.models.configuration.media_config import (
     PROJECTOR_ROOTS,
     TOWER_ROOTS,
@@ -16,13 +19,23 @@ from penstock.models.configuration.media_config import (
     text_width,
     two_layers,
 )
+from penstock.models.configuration.mmproj import size
 from penstock.models.configuration.vision_config import select_layers, vision_of
 from penstock.models.families.llava import LlavaConfig
-from penstock.models.media.image_config import read_image_config
-from penstock.models.media.pixtral_tiling import PixtralConfig, pixtral_processor
+from penstock.models.media.image_config import BICUBIC, read_image_config
+from penstock.models.media.pixtral_tiling import (
+    LineRows,
+    PixtralConfig,
+    PixtralTiling,
+    pixtral_processor,
+)
 from penstock.models.towers.image_tower import ImageTowerSpec
 from penstock.models.towers.projector import ProjectorLayer, ProjectorSpec
 from penstock.models.towers.tower import MediaSpec
+from penstock.quant.gguf.gguf_file import GgufFile
+
+TEXT_EPS: Final = 1e-5
+"""The norm eps of the published language models, which `mmproj` files lack."""
 
 
 class Mistral3Config(LlavaConfig):
@@ -81,4 +94,30 @@ def read_folder(folder: Path) -> MediaSpec:
     return MediaSpec(processor, (tower,))
 
 
-FAMILY = Family(media=MediaFamily("Mistral3ForConditionalGeneration", read_folder))
+def read_mmproj(file: GgufFile) -> MediaSpec:
+    """Read the media side of an `mmproj` file of Pixtral, or of Mistral 3, which merges patches.
+    See MediaFamily."""
+    read = read_pixtral(file)
+    merge = size(file, "spatial_merge_size", 1)
+    layers = (read.layer("mm.1", "gelu"), read.layer("mm.2"))
+    projector = ProjectorSpec(("",), read.spec.hidden_size, layers)
+    if merge > 1:
+        projector = replace(
+            projector,
+            layers=(read.layer("mm.patch_merger"), *layers),
+            merge=merge,
+            reduction="channels",
+            norm="rms",
+            norm_name="mm.input_norm",
+            norm_of="patches",
+            norm_eps=TEXT_EPS,
+        )
+    longest, patch = read.sizes.image, read.sizes.patch
+    tiling = PixtralTiling(longest, patch * merge, BICUBIC)
+    marking = LineRows(merge, "[IMG_BREAK]", "[IMG_END]")
+    return read.media(projector, "[IMG]", tiling, marking, (longest // patch + merge) ** 2)
+
+
+FAMILY = Family(
+    media=MediaFamily("Mistral3ForConditionalGeneration", read_folder, ("pixtral",), read_mmproj)
+)

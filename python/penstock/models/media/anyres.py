@@ -44,7 +44,8 @@ class AnyresRule:
 
     - `canvases`, `tile`: sizes in pixels.
     - `grid`: the rows of one tile.
-    - `most_tiles`: if the item has many more rows than this number of tiles, they are shrunk; 0: no limit.
+    - `most_tiles`: an item with many more rows than this number of tiles has them shrunk; 0: no
+      limit.
     """
 
     canvases: tuple[Size, ...]

@@ -17,11 +17,12 @@ from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.media.tiles import Normalization, TileLayout
 from penstock.models.towers.activation import activate
 from penstock.models.towers.attention_groups import empty_cache, pieces_of
+from penstock.models.towers.packed_layers import Norm
 from penstock.models.towers.position_grids import PositionGrids, PositionScheme
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import Floats, TowerTensors, WeightType
 from penstock.models.towers.vision_spec import VisionActivation, VisionSpec
-from penstock.models.towers.vision_tower import Norm, PatchRows, VisionTower
+from penstock.models.towers.vision_tower import PatchRows, VisionTower
 from penstock.models.towers.vision_weights import TowerNorm, VisionNames, VisionWeights
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize

@@ -15,9 +15,9 @@ from penstock.kernels.weights import Dense, Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.spec import MAX_WIDTH, check_sizes
 from penstock.models.towers.activation import activate
+from penstock.models.towers.packed_layers import Norm
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
 from penstock.models.towers.vision_spec import NormKind, VisionActivation
-from penstock.models.towers.vision_tower import Norm
 from penstock.models.towers.vision_weights import TowerNorm
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize

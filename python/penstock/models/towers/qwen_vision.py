@@ -16,11 +16,12 @@ from penstock.kernels.ops_interface import Ops
 from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.media.prepared import MediaKind, PreparedMedia
+from penstock.models.towers.packed_layers import Norm
 from penstock.models.towers.qwen_rows import QwenGrid
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
 from penstock.models.towers.vision_spec import VisionSpec
-from penstock.models.towers.vision_tower import Norm, PatchRows, VisionTower
+from penstock.models.towers.vision_tower import PatchRows, VisionTower
 from penstock.models.towers.vision_weights import TowerNorm, VisionNames, VisionWeights
 from penstock.quant.checkpoint import Checkpoint
 

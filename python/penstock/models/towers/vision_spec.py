@@ -44,6 +44,15 @@ class VisionSpec:
     - `embedding_norm`: the embeddings are normalized before the first layer.
     - `final_norm`: the result of the last layer is normalized.
     - `qk_norm`: queries and keys are normalized by RMSNorm, over all heads together.
+    - `head_norms`: queries, keys and values are normalized by RMSNorm, each head by itself; values
+      without weights.
+    - `axis_pairs`: the checkpoint has the elements of a head that turn by the column before those
+      that turn by the row, each with the pairs in halves.
+    - `post_norms`: the results of attention and of the feed-forward are normalized before they are
+      added.
+    - `attention_scale`: factor of the scores; None: 1 / sqrt(head_dim).
+    - `clipped`: the inputs and outputs of each matrix of a layer are clipped to ranges in the
+      checkpoint.
     - `layer_scale`: the results of attention and of the feed-forward are multiplied by learned
       vectors.
     - `activation`: with the suffix `_mul`, the first half of the inputs (gate) is activated and
@@ -71,6 +80,11 @@ class VisionSpec:
     mlp_bias: bool = True
     qk_norm: bool = False
     qk_norm_eps: float = 1e-6
+    head_norms: bool = False
+    axis_pairs: bool = False
+    post_norms: bool = False
+    attention_scale: float | None = None
+    clipped: bool = False
     layer_scale: bool = False
     activation: VisionActivation = "gelu"
     taps: tuple[int, ...] = ()

@@ -14,13 +14,18 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.ops_interface import LayerCache, Ops
+from penstock.kernels.ops_interface import HeadNorm, LayerCache, Ops
 from penstock.models.decoder.rope import identity_table
 from penstock.models.towers.activation import activate
 from penstock.models.towers.attention_groups import Piece, empty_cache, pieces_of
+from penstock.models.towers.packed_layers import Norm, Products, packed_norm
 from penstock.models.towers.tower_weights import Floats
 from penstock.models.towers.vision_spec import VisionSpec
-from penstock.models.towers.vision_weights import TowerNorm, VisionLayerWeights, VisionWeights
+from penstock.models.towers.vision_weights import (
+    TowerNorm,
+    VisionLayerWeights,
+    VisionWeights,
+)
 
 Tensor = TypeVar("Tensor")
 
@@ -146,20 +151,33 @@ class VisionTower(Generic[Tensor]):
     ) -> Tensor:
         """Store the keys and values of a piece and return its queries."""
         spec = self.spec
-        qkv: Any = ops.linear(normed, layer.qkv)
-        if layer.q_norm is not None and layer.k_norm is not None:
+        qkv: Any = layer.qkv.of(ops, normed)
+        head_norm = None
+        if spec.head_norms:
+            head_norm = HeadNorm(layer.q_norm.weight, layer.k_norm.weight, spec.norm_eps)
+            self._normalize_values(ops, qkv, layer)
+        elif layer.q_norm is not None and layer.k_norm is not None:
             width = spec.hidden_size
             for norm, at in ((layer.q_norm, 0), (layer.k_norm, width)):
                 qkv[:, at : at + width] = norm.apply(ops, copied(qkv[:, at : at + width]))
         heads = (spec.num_heads, spec.num_heads, spec.head_dim)
-        return ops.rope_cache(qkv, table, piece.inputs, cache, heads, None)
+        return ops.rope_cache(qkv, table, piece.inputs, cache, heads, head_norm)
+
+    def _normalize_values(self, ops: Ops[Tensor], qkv: Any, layer: _Layer[Tensor]) -> None:
+        """Normalize each head of the values in place."""
+        spec, rows = self.spec, len(qkv)
+        first = 2 * spec.hidden_size
+        values: Any = ops.constant(qkv[:, first:])
+        values = values.reshape(rows * spec.num_heads, spec.head_dim)
+        normed: Any = ops.rms_norm(values, layer.ones, spec.norm_eps)
+        qkv[:, first:] = normed.reshape(rows, spec.hidden_size)
 
     def _attention(
         self, ops: Ops[Tensor], queries: Tensor, piece: Piece[Tensor], cache: LayerCache[Tensor]
     ) -> Tensor:
         spec = self.spec
         heads = (spec.num_heads, spec.num_heads, spec.head_dim)
-        scale = spec.head_dim**-0.5
+        scale = spec.attention_scale or spec.head_dim**-0.5
         return ops.bidirectional_attention(queries, piece.inputs, cache, heads, scale, 0)
 
     def _block(
@@ -172,12 +190,16 @@ class VisionTower(Generic[Tensor]):
     ) -> tuple[Tensor, Tensor]:
         """Compute the rest of a layer after attention. Return the input of the following layer's
         attention and the new residual."""
-        x: Any = ops.linear(seen, layer.output)
+        x: Any = layer.output.of(ops, seen)
+        if layer.attention_post_norm is not None:
+            x = layer.attention_post_norm.apply(ops, x)
         if layer.attention_scale is not None:
             x = x * layer.attention_scale
         x, total = layer.mlp_norm.add(ops, x, residual)
-        x = activate(ops, ops.linear(x, layer.up), self.spec.activation)
-        x = ops.linear(x, layer.down)
+        x = activate(ops, layer.up.of(ops, x), self.spec.activation)
+        x = layer.down.of(ops, x)
+        if layer.mlp_post_norm is not None:
+            x = layer.mlp_post_norm.apply(ops, x)
         if layer.mlp_scale is not None:
             x = x * layer.mlp_scale
         if following is not None:
@@ -187,51 +209,23 @@ class VisionTower(Generic[Tensor]):
 
 
 @dataclass(frozen=True, slots=True)
-class Norm(Generic[Tensor]):
-    """A norm as tensors of a backend, [W] each: LayerNorm, or RMSNorm if `bias` is None."""
-
-    weight: Tensor
-    bias: Tensor | None
-    eps: float
-
-    @classmethod
-    def packed(cls, ops: Ops[Tensor], norm: TowerNorm | None, eps: float) -> Norm[Tensor] | None:
-        """Convert a norm to tensors of a backend."""
-        return None if norm is None else _packed_norm(ops, norm, eps)
-
-    def apply(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
-        """Return the normalized rows of `x` [T, W]."""
-        if self.bias is None:
-            return ops.rms_norm(x, self.weight, self.eps)
-        return ops.layer_norm(x, self.weight, self.bias, self.eps)
-
-    def add(self, ops: Ops[Tensor], x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the normalized sum of `x` and `residual`, and the sum."""
-        if self.bias is None:
-            return ops.add_rms_norm(x, residual, self.weight, self.eps)
-        return ops.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
-
-
-@dataclass(frozen=True, slots=True)
 class _Layer(Generic[Tensor]):
     """The packed weights of one layer. `kind`: see `VisionSpec.kinds`."""
 
     kind: int
     attention_norm: Norm[Tensor]
-    qkv: Any
-    q_norm: Norm[Tensor] | None
-    k_norm: Norm[Tensor] | None
-    output: Any
+    qkv: Products[Tensor]
+    q_norm: Any
+    k_norm: Any
+    ones: Any
+    output: Products[Tensor]
+    attention_post_norm: Norm[Tensor] | None
     attention_scale: Any
     mlp_norm: Norm[Tensor]
-    up: Any
-    down: Any
+    up: Products[Tensor]
+    down: Products[Tensor]
+    mlp_post_norm: Norm[Tensor] | None
     mlp_scale: Any
-
-
-def _packed_norm(ops: Ops[Tensor], norm: TowerNorm, eps: float) -> Norm[Tensor]:
-    bias = None if norm.bias is None else ops.constant(norm.bias)
-    return Norm(ops.constant(norm.weight), bias, eps)
 
 
 def _packed_layer(
@@ -246,15 +240,18 @@ def _packed_layer(
 
     return _Layer(
         kind=kind,
-        attention_norm=_packed_norm(ops, layer.attention_norm, spec.norm_eps),
-        qkv=ops.pack_linear(layer.qkv),
+        attention_norm=packed_norm(ops, layer.attention_norm, spec.norm_eps),
+        qkv=Products(ops, layer.qkv),
         q_norm=head_norm(layer.q_norm),
         k_norm=head_norm(layer.k_norm),
-        output=ops.pack_linear(layer.output),
+        ones=ops.constant(np.ones(spec.head_dim, np.float32)) if spec.head_norms else None,
+        output=Products(ops, layer.output),
+        attention_post_norm=Norm.packed(ops, layer.attention_post_norm, spec.norm_eps),
         attention_scale=factor(layer.attention_scale),
-        mlp_norm=_packed_norm(ops, layer.mlp_norm, spec.norm_eps),
-        up=ops.pack_linear(layer.up),
-        down=ops.pack_linear(layer.down),
+        mlp_norm=packed_norm(ops, layer.mlp_norm, spec.norm_eps),
+        up=Products(ops, layer.up),
+        down=Products(ops, layer.down),
+        mlp_post_norm=Norm.packed(ops, layer.mlp_post_norm, spec.norm_eps),
         mlp_scale=factor(layer.mlp_scale),
     )
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.kernels.weights import Dense, Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.towers.tower_weights import Floats, TowerTensors, WeightType, find_root
 from penstock.models.towers.vision_spec import VisionSpec
 from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.weight_slices import take_rows
+
+LIMITS = ("input_min", "input_max", "output_min", "output_max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,9 @@ class VisionNames:
     - `layer`: the prefix of all names of one layer; {} is the layer's index.
     - `qkv`, `up`: the tensors that are stacked by rows: q, k and v, or gate and up.
     - `attention_norm`, `mlp_norm`: the norms before attention and before the feed-forward.
+    - `attention_post_norm`, `mlp_post_norm`: the norms of a layer's results.
     - `attention_scale`, `mlp_scale`: the factors of a layer's results.
+    - `limit_shape`: the shape of the limits of clipped matrices.
     - `class_token_dims`, `positions_dims`: dimensions of size 1 before those of the tensor.
     """
 
@@ -43,8 +49,11 @@ class VisionNames:
     final_norm: str = ""
     q_norm: str = ""
     k_norm: str = ""
+    attention_post_norm: str = ""
+    mlp_post_norm: str = ""
     attention_scale: str = ""
     mlp_scale: str = ""
+    limit_shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +65,29 @@ class TowerNorm:
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """A linear layer. `limits`: least and greatest input, least and greatest output; None: its
+    inputs and outputs are not clipped."""
+
+    linear: Linear
+    limits: tuple[float, float, float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class VisionLayerWeights:
-    """The weights of one layer. `qkv`: q, k and v fused. `up`: gate and up fused, or only up."""
+    """The weights of one layer. `qkv`: q, k and v fused. `up`: gate and up fused, or only up. With
+    clipped matrices, the parts are not fused."""
 
     attention_norm: TowerNorm
-    qkv: Linear
-    output: Linear
+    qkv: tuple[Product, ...]
+    output: tuple[Product, ...]
     mlp_norm: TowerNorm
-    up: Linear
-    down: Linear
+    up: tuple[Product, ...]
+    down: tuple[Product, ...]
     q_norm: Floats | None = None
     k_norm: Floats | None = None
+    attention_post_norm: TowerNorm | None = None
+    mlp_post_norm: TowerNorm | None = None
     attention_scale: Floats | None = None
     mlp_scale: Floats | None = None
 
@@ -120,19 +141,52 @@ class VisionWeights:
         """Read the weights of layer `index`."""
         names, spec, tensors = self._names, self._spec, self._tensors
         layer = names.layer.format(index)
-        scaled, normed = spec.layer_scale, spec.qk_norm
+        scaled, normed, sandwiched = spec.layer_scale, spec.qk_norm, spec.post_norms
+        heads = spec.head_norms
         return VisionLayerWeights(
             attention_norm=self._norm(layer + names.attention_norm),
-            qkv=tensors.linear([layer + name for name in names.qkv], biased=spec.qkv_bias),
-            output=tensors.linear([layer + names.output], biased=spec.output_bias),
+            qkv=self._products(layer, names.qkv, biased=spec.qkv_bias),
+            output=self._products(layer, (names.output,), biased=spec.output_bias),
             mlp_norm=self._norm(layer + names.mlp_norm),
-            up=tensors.linear([layer + name for name in names.up], biased=spec.mlp_bias),
-            down=tensors.linear([layer + names.down], biased=spec.mlp_bias),
-            q_norm=tensors.vector(f"{layer}{names.q_norm}.weight") if normed else None,
-            k_norm=tensors.vector(f"{layer}{names.k_norm}.weight") if normed else None,
+            up=self._products(layer, names.up, biased=spec.mlp_bias),
+            down=self._products(layer, (names.down,), biased=spec.mlp_bias),
+            q_norm=self._head_norm(layer + names.q_norm) if normed or heads else None,
+            k_norm=self._head_norm(layer + names.k_norm) if normed or heads else None,
+            attention_post_norm=(
+                self._norm(layer + names.attention_post_norm) if sandwiched else None
+            ),
+            mlp_post_norm=self._norm(layer + names.mlp_post_norm) if sandwiched else None,
             attention_scale=tensors.vector(layer + names.attention_scale) if scaled else None,
             mlp_scale=tensors.vector(layer + names.mlp_scale) if scaled else None,
         )
+
+    def _products(self, layer: str, names: tuple[str, ...], *, biased: bool) -> tuple[Product, ...]:
+        """Return the linear layers `names`, as one unless they are clipped."""
+        tensors, spec = self._tensors, self._spec
+        if not spec.clipped and not (spec.axis_pairs and names == self._names.qkv):
+            return (Product(tensors.linear([layer + name for name in names], biased=biased)),)
+        products = []
+        for name in names:
+            linear = tensors.linear([layer + name], biased=biased)
+            if spec.axis_pairs and name in self._names.qkv[:2]:
+                order = _axis_order(spec.num_heads, spec.head_dim)
+                linear = Linear((take_rows(linear.parts[0], order),), linear.bias)
+            limits = self._limits(layer + name) if spec.clipped else None
+            products.append(Product(linear, limits))
+        return tuple(products)
+
+    def _limits(self, name: str) -> tuple[float, float, float, float]:
+        root = _limits_root(name)
+        least, most, lowest, highest = (
+            float(self._tensors.vector(f"{root}.{limit}")[0]) for limit in LIMITS
+        )
+        return least, most, lowest, highest
+
+    def _head_norm(self, name: str) -> Floats:
+        weight = self._tensors.vector(f"{name}.weight")
+        if not self._spec.axis_pairs:
+            return weight
+        return weight[_axis_order(1, self._spec.head_dim)]
 
     def _norm(self, name: str) -> TowerNorm:
         biased = self._spec.norm == "layer"
@@ -154,6 +208,8 @@ def vision_shapes(names: VisionNames, spec: VisionSpec) -> dict[str, Shape]:
     for index in range(spec.layers):
         layer = names.layer.format(index)
         norms += [layer + names.attention_norm, layer + names.mlp_norm]
+        if spec.post_norms:
+            norms += [layer + names.attention_post_norm, layer + names.mlp_post_norm]
         shapes |= {layer + name: shape for name, shape in _layer_shapes(names, spec).items()}
     for name in norms:
         shapes[f"{name}.weight"] = (width,)
@@ -175,8 +231,24 @@ def _layer_shapes(names: VisionNames, spec: VisionSpec) -> dict[str, Shape]:
         shapes[f"{name}.weight"] = (rows, columns)
         if biased:
             shapes[f"{name}.bias"] = (rows,)
-    if spec.qk_norm:
-        shapes |= {f"{name}.weight": (width,) for name in (names.q_norm, names.k_norm)}
+        if spec.clipped:
+            shapes |= {f"{_limits_root(name)}.{limit}": names.limit_shape for limit in LIMITS}
+    if spec.qk_norm or spec.head_norms:
+        normed = width if spec.qk_norm else spec.head_dim
+        shapes |= {f"{name}.weight": (normed,) for name in (names.q_norm, names.k_norm)}
     if spec.layer_scale:
         shapes |= dict.fromkeys((names.attention_scale, names.mlp_scale), (width,))
     return shapes
+
+
+def _limits_root(name: str) -> str:
+    """Return the name that the limits of a clipped matrix have in common."""
+    return name.removesuffix(".linear")
+
+
+def _axis_order(heads: int, head_dim: int) -> npt.NDArray[np.intp]:
+    """Return the order of rows, [heads * head_dim], that brings the pairs of both axes, each in
+    halves, to the halves of the whole head."""
+    quarters = np.arange(head_dim).reshape(2, 2, -1).swapaxes(0, 1).reshape(-1)
+    order: npt.NDArray[np.intp] = (np.arange(heads)[:, None] * head_dim + quarters).reshape(-1)
+    return order

@@ -55,6 +55,8 @@ class WhisperEncoder(Generic[Tensor]):
         - `rows`: the positions that are not padding; only they attend to each other and are
           returned. None: all.
         """
+        if rows is not None:  # the convolutions see one position further
+            features = features[:, : 2 * rows + 2]
         x = yield from self._convolve(ops, features)
         if rows is not None:
             x = x[:rows]

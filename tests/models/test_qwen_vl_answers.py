@@ -1,5 +1,5 @@
-"""Multimodal models answer prompts with images as `transformers` does: towers, placeholders,
-positions and attention together, through the engine."""
+"""The Qwen-VL models answer prompts with images as `transformers` does: towers, placeholders, three
+positions per token and DeepStack together, through the engine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from test_vision_towers import CASES as TOWER_CASES
-from test_vision_towers import Case
-from vision_models import media_spec, picture, save, small_model
 
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
@@ -23,6 +20,8 @@ from penstock.engine.types import MediaItem, TokenDelta, TokenRequest
 from penstock.models.hub.sources import files_at
 from penstock.models.media.processor import PlacedMedia
 from penstock.runtime import start_runtime
+from tests.support.vision_cases import Case
+from tests.support.vision_models import media_spec, picture, save, small_model
 
 IMAGE = 63
 ANSWER_TOKENS = 8
@@ -39,7 +38,7 @@ def qwen_images() -> Any:
     )
 
 
-CASES = TOWER_CASES | {
+CASES = {
     "qwen2-vl": Case(
         "Qwen2VL",
         qwen_images,
@@ -118,10 +117,7 @@ def expected(
     ids = torch.tensor([tokens])
     given = processor([[Image.fromarray(one) for one in images]], return_tensors="pt")
     inputs = {name: given[name] for name in case.inputs}
-    if case.name == "Gemma3":
-        inputs["token_type_ids"] = (ids == IMAGE).long()
-    if case.name.startswith("Qwen"):
-        inputs["mm_token_type_ids"] = (ids == IMAGE).long()
+    inputs["mm_token_type_ids"] = (ids == IMAGE).long()
     model.generation_config.eos_token_id = None
     made = model.generate(
         input_ids=ids,
@@ -142,9 +138,7 @@ def test_answers_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     model, processor = small_model(case.name, case.text, case.vision, case.whole), case.processor()
     folder = save(tmp_path / "m", model, processor)
-    # transformers cuts an image of LLaVA-OneVision into tiles only if it is the only one.
-    sizes = SIZES[:1] if name == "llava-onevision" else SIZES
-    images = [picture(*size, seed=seed) for seed, size in enumerate(sizes)]
+    images = [picture(*size, seed=seed) for seed, size in enumerate(SIZES)]
     settings = EngineSettings(
         model=str(folder), dtype="f32", max_model_len=512, max_num_batched_tokens=64, threads=2
     )

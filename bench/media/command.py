@@ -1,0 +1,52 @@
+"""The command line of `python -m bench media`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from bench.harness.machine_facts import facts
+from bench.media.encode import SHAPES, measure, table
+
+DESCRIPTION: Final = """Images, beside transformers in torch, on the same random weights.
+
+encode   a prepared image through tower and projector, in process on both sides, alternating
+
+The peer is a Python with torch and transformers (`bench/peers.md`). It also makes the weights.
+"""
+
+
+def main() -> None:
+    """Measure and print the figures."""
+    parser = argparse.ArgumentParser(
+        prog="bench media",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("part", choices=["encode"])
+    parser.add_argument("--peer", default=sys.executable, help="Python interpreter of the peer")
+    parser.add_argument("--shapes", default=",".join(SHAPES), help="comma-separated")
+    parser.add_argument("--dtypes", default="f32,bf16", help="types of the weights")
+    parser.add_argument("--size", default="1024x1024", help="width x height of the image")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, help="default: one per core")
+    parser.add_argument("--out", type=Path, help="write the result as JSON")
+    arguments = parser.parse_args()
+    shapes, dtypes = arguments.shapes.split(","), arguments.dtypes.split(",")
+    for name in shapes:
+        if name not in SHAPES:
+            parser.error(f"argument --shapes: {name!r} is not one of {', '.join(SHAPES)}")
+    width, _, height = arguments.size.partition("x")
+    size = int(height), int(width)
+    rows = [
+        measure(name, dtype, size, arguments.peer, arguments.repeats, arguments.threads)
+        for name in shapes
+        for dtype in dtypes
+    ]
+    print(table(rows))
+    if arguments.out:
+        result = {"machine": facts(), "size": arguments.size, "rows": rows}
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
