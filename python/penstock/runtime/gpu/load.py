@@ -23,7 +23,7 @@ from penstock.runtime.gpu.memory import DeviceMemoryPlan, cache_item_bytes, plan
 from penstock.runtime.gpu.model import DeviceModel
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.gpu.sampler import MakeSampler, SingleDeviceSampler
-from penstock.runtime.memory import media_memory
+from penstock.runtime.media_memory import media_memory
 from penstock.runtime.protocol import RuntimeInfo
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def plan_sizes(
     `model`: the model, or one shard of it. `ops`: packs the weights. Raises ModelError if the model
     does not fit the devices or the host memory.
     """
-    media = media_memory(model.spec, model.media_spec, model.media, settings)
+    media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
     packed_bytes = weight_bytes(model, settings, ops) + media.total_bytes
     memory = plan_device_memory(model.spec, packed_bytes, settings, free_bytes)
     _log_reduced_sizes(memory, settings)
