@@ -203,7 +203,6 @@ async def test_rejected_field_is_named_as_the_client_wrote_it(server: Serving) -
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("POST", "/v1/images/generations", 404),
         ("POST", "/v1/load_lora_adapter", 404),
         ("POST", "/v1/unload_lora_adapter", 404),
         ("POST", "/re_isq", 404),

@@ -87,15 +87,20 @@ class Runners:
         if self.media is not None:
             await self.media.close()
 
-    def _must(self, runner: _T | None, refusal: str) -> _T:
-        if runner is not None:
-            return runner
+    def refusal(self, otherwise: str) -> str:
+        """Return the message for a request of another kind: what the model does if it does one
+        thing alone, else `otherwise`."""
         alone = (
             (self.reranker, RANKING_ALONE),
             (self.speaker, SPEECH_ALONE),
             (self.painter, IMAGES_ALONE),
         )
-        raise unsupported(next((text for one, text in alone if one is not None), refusal))
+        return next((text for one, text in alone if one is not None), otherwise)
+
+    def _must(self, runner: _T | None, refusal: str) -> _T:
+        if runner is None:
+            raise unsupported(self.refusal(refusal))
+        return runner
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def local_model(
             state = SharedState(tools=provider, media=MediaAccess(fetcher=LazyFetcher()))
             runners = load_runners(files, engine, settings.tool_call_parser, live, sampling, state)
             if runners.generator is None:
-                raise ModelError(NO_TEXT)
+                raise ModelError(runners.refusal(NO_TEXT))
             answers = runners.generator
             try:
                 yield loop, LocalModel(engine.info.model_id, engine, answers, live, approvals)

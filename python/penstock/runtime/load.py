@@ -29,8 +29,9 @@ from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
 from penstock.runtime.cpu.transcription import TranscriptionRuntime
 from penstock.runtime.device_choice import choose_device, rank_devices
+from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
-from penstock.runtime.memory import MemoryPlan, media_memory, plan_memory, warn_of_short_context
+from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.weight_quantization import integer_bits, refuse_for_vectors, refuse_on_cpu

@@ -14,6 +14,7 @@ from penstock.base.errors import ModelError
 from penstock.models.hub import catalogue, sources
 from penstock.models.hub.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueEntry
 from penstock.models.hub.hub_access import HubAccess
+from penstock.models.hub.media_model_files import is_complete_media_model
 from penstock.models.hub.mmproj_files import choose_mmproj
 from penstock.models.hub.model_files import ModelFiles, fingerprint
 from penstock.models.hub.sources import resolve_model
@@ -108,6 +109,65 @@ def test_a_name_too_long_for_a_path_is_shortened_in_the_error(tmp_path: Path) ->
 def test_the_home_of_an_unknown_user_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="~nobody-at-all/x is not a usable path"):
         resolve_model("~nobody-at-all/x", tmp_path)
+
+
+PIPELINE = {
+    "model_index.json": json.dumps(
+        {
+            "_class_name": "FluxPipeline",
+            "transformer": ["diffusers", "FluxTransformer2DModel"],
+            "tokenizer": ["transformers", "CLIPTokenizer"],
+            "safety_checker": [None, None],
+        }
+    ).encode(),
+    "transformer/config.json": b"{}",
+    "transformer/diffusion_pytorch_model.safetensors.index.json": json.dumps(
+        {"weight_map": {"w": "diffusion_pytorch_model-00001-of-00001.safetensors"}}
+    ).encode(),
+    "transformer/diffusion_pytorch_model-00001-of-00001.safetensors": b"weights",
+    "tokenizer/vocab.json": b"{}",
+    "tokenizer/merges.txt": b"",
+}
+KOKORO = {
+    "config.json": b"{}",
+    "tokenizer.json": b"{}",
+    "onnx/model.onnx": b"model",
+    "voices/af_heart.bin": b"voice",
+}
+
+
+@pytest.mark.parametrize(("content", "kind"), [(PIPELINE, "pipeline"), (KOKORO, "voice")])
+def test_image_and_speech_models_are_downloaded(
+    hub: Files, tmp_path: Path, content: dict[str, bytes], kind: str
+) -> None:
+    others = {
+        "flux1.safetensors": b"no",
+        "README.md": b"no",
+        "other/config.json": b"no",
+        "onnx/model_q8f16.onnx": b"no",
+        "transformer/diffusion_pytorch_model.fp16.safetensors": b"no",
+        "transformer/diffusion_pytorch_model.safetensors.index.fp16.json": b"no",
+        "transformer/diffusion_pytorch_model.bin": b"no",
+    }
+    if kind == "pipeline":
+        others["voices/af_heart.bin"] = b"no"
+    publish(hub, "who/what", {**content, **others})
+    files = resolve_model("who/what", tmp_path, HubAccess(hub.url))
+    assert files.kind == kind
+    root = files.path
+    found = {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*.*")}
+    assert found == content
+
+
+def test_an_incomplete_snapshot_of_a_pipeline_is_not_used(hub: Files, tmp_path: Path) -> None:
+    snapshot = tmp_path / "pipeline"
+    for name, data in PIPELINE.items():
+        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+        (snapshot / name).write_bytes(data)
+    assert is_complete_media_model(snapshot)
+    (snapshot / "transformer/diffusion_pytorch_model-00001-of-00001.safetensors").unlink()
+    assert not is_complete_media_model(snapshot)
+    assert not is_complete_media_model(tmp_path)
 
 
 def test_a_repository_is_fetched_once_and_found_again_offline(hub: Files, tmp_path: Path) -> None:

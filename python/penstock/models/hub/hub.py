@@ -21,6 +21,14 @@ from penstock.models.hub.download import (
 )
 from penstock.models.hub.folder_files import ALWAYS, TOOL_TEMPLATE, named_files
 from penstock.models.hub.hub_access import HubAccess
+from penstock.models.hub.media_model_files import (
+    KOKORO_FOLDERS,
+    KOKORO_MODEL,
+    PIPELINE_INDEX,
+    component_folders,
+    kokoro_repository_files,
+    pipeline_files,
+)
 from penstock.models.hub.mmproj_files import choose_mmproj
 from penstock.models.hub.progress import DownloadProgress, no_progress
 from penstock.quant.gguf.split_names import split_file_names
@@ -68,17 +76,30 @@ def fetch_repository(
     progress: DownloadProgress = no_progress,
     sha256: str | None = None,
 ) -> None:
-    """Download a GGUF file or a safetensors folder into `target`.
+    """Download a model into `target`: a GGUF file, or the files of a safetensors folder, of a
+    diffusers pipeline or of a Kokoro model.
 
     `file`: the GGUF file; if it is the first file of a split set, the whole set is downloaded. A
-    repository's `mmproj` file is downloaded with it.
-    None: the files of a safetensors folder. `sha256`: the hash of `file`; None: files are checked
-    against the hub's hashes. Raises ModelError if the hub does not answer or lacks a file.
+    repository's `mmproj` file is downloaded with it. None: the model is not a GGUF file.
+    `sha256`: the hash of `file`; None: files are checked against the hub's hashes.
+
+    Raises ModelError if the hub does not answer or lacks a file.
     """
     if file is not None:
         _fetch_gguf(revision, file, target, progress, sha256)
         return
     with _open(revision, target, progress) as source:
+        if PIPELINE_INDEX in source.entries:
+            source.fetch((PIPELINE_INDEX,))
+            folders = component_folders(target)
+            source.enter(folders)
+            source.fetch(pipeline_files(source.entries, folders))
+            return
+        if source.has_folders(KOKORO_FOLDERS):
+            source.enter(KOKORO_FOLDERS)
+            source.check((KOKORO_MODEL,))
+            source.fetch(kokoro_repository_files(source.entries))
+            return
         small = [name for name in source.entries if SMALL_FILES.fullmatch(name)]
         weights = () if INDEX_NAME in small else (SINGLE_NAME,)
         source.check((*ALWAYS, *weights))
@@ -157,6 +178,10 @@ class _Source:
         """List the given `folders`, except those that the repository's top folder does not have."""
         for folder in sorted(self._folders.intersection(folders)):
             self._list(folder)
+
+    def has_folders(self, folders: Iterable[str]) -> bool:
+        """Return whether the repository's top folder has all these folders."""
+        return self._folders.issuperset(folders)
 
     def check(self, needed: Iterable[str]) -> None:
         """Check that the repository has all `needed` files. Raises ModelError naming the missing

@@ -51,10 +51,10 @@ class Kokoro:
         self._model = OnnxModel(files.model, threads)
         self._tokens_name = "input_ids" if "input_ids" in self._model.inputs else "tokens"
         if set(self._model.inputs) != {self._tokens_name, "style", "speed"}:
-            names = ", ".join(self._model.inputs)
+            found = ", ".join(self._model.inputs)
             raise ModelError(
                 f"{files.model}: the inputs of Kokoro are input_ids or tokens, style and speed,"
-                f" not {names}"
+                f" not {found}"
             )
         integer_speed = self._model.inputs["speed"] != "tensor(float)"
         self._speed_type = np.int32 if integer_speed else np.float32

@@ -5,10 +5,11 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.models.speech.speech_files import piper_config
@@ -91,7 +92,7 @@ class Piper:
     def speak(self, piece: Tokens, voice: str, speed: float) -> Samples:
         config = self._config.inference
         scales = [config.noise_scale, config.length_scale / speed, config.noise_w]
-        inputs = {
+        inputs: dict[str, npt.NDArray[Any]] = {
             "input": np.array([piece], np.int64),
             "input_lengths": np.array([len(piece)], np.int64),
             "scales": np.array(scales, np.float32),
