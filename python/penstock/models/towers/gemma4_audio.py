@@ -275,7 +275,8 @@ class _ConformerLayer:
         inner = self._norm(ops, x, f"{name}.pre_layer_norm")
         inner = _silu(self._linear(ops, inner, f"{name}.ffw_layer_1"))
         inner = self._linear(ops, inner, f"{name}.ffw_layer_2")
-        return x + self._norm(ops, inner, f"{name}.post_layer_norm") * _RESIDUAL
+        total: Floats = x + self._norm(ops, inner, f"{name}.post_layer_norm") * _RESIDUAL
+        return total
 
     def _convolve(self, ops: Ops[Any], x: Floats) -> Floats:
         """Compute the gated convolution over the last `kernel` positions."""
