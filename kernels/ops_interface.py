@@ -16,12 +16,13 @@ rank.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from penstock.kernels.lora_slots import AdapterSlots, SlotSizes
 from penstock.kernels.weights import Experts, Linear, Matrix
 
 Tensor = TypeVar("Tensor")
+CacheDtype: TypeAlias = Literal["f32", "f16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,17 @@ class Ops(Protocol[Tensor]):
         """Return a numpy array (norm weights, the rope table) as a tensor of this
         implementation."""
 
+    def new_cache(
+        self,
+        shape: tuple[int, int, int, int],
+        dtype: CacheDtype,
+    ) -> LayerCache[Tensor]:
+        """Return a KV cache of one layer that holds zeros, for a model beside the decoder.
+
+        `shape`: (B, K, D, P).
+        `dtype`: the type of the elements on a CPU. On a GPU they have the type of activations.
+        """
+
     def embedding(self, table: Any, tokens: Tensor, scale: float) -> Tensor:
         """Return the rows of the table for `tokens`, times `scale`: [T] -> [T, W] float32."""
 
@@ -238,6 +250,19 @@ class Ops(Protocol[Tensor]):
             positions after the token (d < 0: before the token); keys farther away than m use column
             0 or 2 m.
         """
+
+    def rounded_attention(
+        self,
+        q: Tensor,
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Tensor],
+        heads: tuple[int, int, int],
+        scale: float,
+        window: int,
+    ) -> Tensor:
+        """Compute `bidirectional_attention` with queries, keys, values and softmax weights rounded
+        to bfloat16 where that is faster: on a CPU over a float16 cache, for models whose weights
+        are bfloat16 too. Keys and values must fit float16."""
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """Return silu(gate) * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""

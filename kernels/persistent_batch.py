@@ -39,10 +39,11 @@ CHUNK_WORDS: Final = 9
 - number of scored entries.
 """
 
-UPDATE_WORDS: Final = 15
+UPDATE_WORDS: Final = 16
 """Number of words that update a row, in this order: row, number of known tokens, last known token,
 temperature, top-k, top-p, min-p, low and high half of the seed, presence penalty, frequency
-penalty, repetition penalty, number of biases, number of suppressed tokens, `suppressed_until`.
+penalty, repetition penalty, number of biases, number of suppressed tokens, `suppressed_until`, rope
+shift.
 Floats are stored as their bits."""
 
 RUN_WORDS: Final = 4
@@ -87,6 +88,7 @@ class RowState(Generic[Tensor]):
     top_p: Tensor  # [N + 1] float32
     min_p: Tensor  # [N + 1] float32
     seed: Tensor  # [N + 1] int64, the bits of a uint64
+    rope_shift: Tensor  # [N + 1] added to the place of a token in its sequence, for its rotation
     adjust: Adjustments[Tensor]
 
 

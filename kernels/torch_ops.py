@@ -9,8 +9,10 @@ import torch
 
 from penstock.kernels.arrays import tensor_of
 from penstock.kernels.cases.random_inputs import map_tensors
+from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_caches
 from penstock.kernels.lora_slots import SlotSizes
 from penstock.kernels.ops import all_ops
+from penstock.kernels.ops_interface import CacheDtype, LayerCache
 from penstock.kernels.registry import KernelRegistry
 from penstock.kernels.weights import Experts, Linear, Matrix
 
@@ -76,6 +78,14 @@ class TorchOps:
         `dtype`."""
         tensor = tensor_of(array).to(self.device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+    def new_cache(
+        self, shape: tuple[int, int, int, int], dtype: CacheDtype
+    ) -> LayerCache[torch.Tensor]:
+        """See `Ops.new_cache`. The cache has the layout of `kernels.gpu_kv_cache`."""
+        blocks, heads, dim, block_size = shape
+        extents = CacheExtents(1, blocks, heads, block_size, dim)
+        return allocate_caches(extents, self.dtype, self.device)[0]
 
 
 def _method(name: str) -> Callable[..., Any]:

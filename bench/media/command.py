@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.harness.machine_facts import facts
-from bench.media.encode import SHAPES, measure, table
+from bench.media.encode import SHAPES, Options, measure, table
 
 DESCRIPTION: Final = """Images, beside transformers in torch, on the same random weights.
 
@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--shapes", default=",".join(SHAPES), help="comma-separated")
     parser.add_argument("--dtypes", default="f32,bf16", help="types of the weights")
     parser.add_argument("--size", default="1024x1024", help="width x height of the image")
+    parser.add_argument("--tiles", type=int, default=0, help="encode the first ones; 0: all")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, help="default: one per core")
     parser.add_argument("--out", type=Path, help="write the result as JSON")
@@ -41,11 +42,8 @@ def main() -> None:
             parser.error(f"argument --shapes: {name!r} is not one of {', '.join(SHAPES)}")
     width, _, height = arguments.size.partition("x")
     size = int(height), int(width)
-    rows = [
-        measure(name, dtype, size, arguments.peer, arguments.repeats, arguments.threads)
-        for name in shapes
-        for dtype in dtypes
-    ]
+    options = Options(size, arguments.tiles, arguments.peer, arguments.repeats, arguments.threads)
+    rows = [measure(name, dtype, options) for name in shapes for dtype in dtypes]
     print(table(rows))
     if arguments.out:
         result = {"machine": facts(), "size": arguments.size, "rows": rows}

@@ -1,4 +1,7 @@
-"""Encodes an image with our tower and with transformers' in torch, on the same weights."""
+"""Encodes an image with our tower and with transformers' in torch, on the same weights.
+
+Times are CPU times of all threads, which a shared machine disturbs least.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,14 +42,14 @@ class Ours:
 
     def encode(self, media: PreparedMedia) -> tuple[np.ndarray, float, list[float]]:
         """Return the rows, the seconds of the whole, and those of each piece."""
-        began = last = time.perf_counter()
+        began = last = time.process_time()
         pieces, steps = [], self._tower.encode(self._ops, media)
         while True:
             try:
                 next(steps)
             except StopIteration as end:
-                return end.value.rows, time.perf_counter() - began, pieces
-            now = time.perf_counter()
+                return end.value.rows, time.process_time() - began, pieces
+            now = time.process_time()
             pieces.append(now - last)
             last = now
 
@@ -76,22 +80,38 @@ class Torch:
         self._process.wait(30)
 
 
-def measure(
-    shape: str, dtype: str, size: tuple[int, int], peer: str, repeats: int, threads: int | None
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a measurement.
+
+    - `size`: (height, width) of the image.
+    - `tiles`: how many of its tiles are encoded; 0: all.
+    - `peer`: the Python interpreter of the peer.
+    - `threads`: of each side; None: one per core.
+    """
+
+    size: tuple[int, int]
+    tiles: int
+    peer: str
+    repeats: int
+    threads: int | None
+
+
+def measure(shape: str, dtype: str, options: Options) -> dict[str, Any]:
     """Return the figures of one shape: the least and the median seconds of both sides, and the
     largest difference between their rows, relative to the largest element."""
+    peer, threads = options.peer, options.threads
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         subprocess.run([peer, str(WORKER), "make", str(folder), shape, dtype], check=True)
         ours, torch = Ours(folder, threads), Torch(peer, folder, threads)
         try:
-            media = ours.processor.image(_picture(*size))
+            media = _first_tiles(ours.processor.image(_picture(*options.size)), options.tiles)
             tiles = folder / "tiles.npy"
             np.save(tiles, _tiles(media))
             times: dict[str, list[float]] = {"penstock": [], "torch": []}
             pieces: list[float] = []
-            for _ in range(repeats + 1):  # the first of each is not counted
+            for _ in range(options.repeats + 1):  # the first of each is not counted
                 rows, seconds, steps = ours.encode(media)
                 times["penstock"].append(seconds)
                 expected, seconds = torch.encode(tiles)
@@ -138,6 +158,15 @@ def _picture(height: int, width: int) -> np.ndarray:
     source = np.random.default_rng(1)
     small = source.integers(0, 256, (height // 16 + 1, width // 16 + 1, 3), np.uint8)
     return np.repeat(np.repeat(small, 16, 0), 16, 1)[:height, :width]
+
+
+def _first_tiles(media: PreparedMedia, count: int) -> PreparedMedia:
+    """Return the item with its first tiles only. `count` 0: all."""
+    layout = TileLayout.of(media)
+    grids = layout.grids[: count or None]
+    kept = media.array()[: sum(rows * columns for rows, columns in grids)]
+    sides = (side for grid in grids for side in grid)
+    return PreparedMedia.of(media.kind, kept, (len(grids), *sides, *layout.extra))
 
 
 def _tiles(media: PreparedMedia) -> np.ndarray:

@@ -22,6 +22,7 @@ from penstock.kernels.native.pack import NativeSlots, matrix_source
 from penstock.kernels.native.row_ops import row_ops
 from penstock.kernels.ops_interface import (
     AdapterRows,
+    CacheDtype,
     HeadNorm,
     LayerCache,
     MediaRows,
@@ -80,6 +81,14 @@ class BackendOps(Generic[Tensor]):
 
     def constant(self, array: Any) -> Any:
         return np.ascontiguousarray(array)
+
+    def new_cache(
+        self, shape: tuple[int, int, int, int], dtype: CacheDtype
+    ) -> LayerCache[npt.NDArray[Any]]:
+        blocks, heads, dim, block_size = shape
+        element = np.float16 if dtype == "f16" else np.float32
+        keys = np.zeros((blocks, heads, dim, block_size), element)
+        return LayerCache(keys, np.zeros((blocks, heads, block_size, dim), element))
 
     def embedding(self, table: Any, tokens: Tensor, scale: float) -> Tensor:
         out = self._backend.empty(tokens, table.shape[1])
@@ -169,6 +178,21 @@ class BackendOps(Generic[Tensor]):
             self._backend.call("bidirectional_attention", tensors, [*heads, window], [scale])
         else:
             self._backend.call("biased_attention", [*tensors, bias], [*heads, window], [scale])
+        return out
+
+    def rounded_attention(
+        self,
+        q: Tensor,
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Any],
+        heads: tuple[int, int, int],
+        scale: float,
+        window: int,
+    ) -> Tensor:
+        out = self._backend.empty(q, _columns(q))
+        tensors = [q, inputs.query_starts, inputs.context_lens, inputs.block_tables]
+        tensors += [cache.keys, cache.values, out]
+        self._backend.call("rounded_attention", tensors, [*heads, window], [scale])
         return out
 
     def route_experts(self, logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
-"""The ops `attention` and `bidirectional_attention` over the paged KV cache. `attention` is causal
-and takes any mix of prefill chunks and decodes in one call; `bidirectional_attention` takes whole
-sequences."""
+"""The ops `attention`, `bidirectional_attention` and `rounded_attention` over the paged KV cache.
+`attention` is causal and takes any mix of prefill chunks and decodes in one call; the others take
+whole sequences."""
 
 from __future__ import annotations
 
@@ -109,6 +109,18 @@ def bidirectional_attention(
         return (key_positions - position).abs() >= window if window else key_positions < 0
 
     return _attention(q, inputs, cache, heads, scale, hidden, bias)
+
+
+def rounded_attention(
+    q: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    scale: float,
+    window: int,
+) -> torch.Tensor:
+    """Compute `bidirectional_attention`, whose operands an implementation may round to bfloat16."""
+    return bidirectional_attention(q, inputs, cache, heads, scale, window)
 
 
 def _attention(
@@ -382,5 +394,26 @@ BIDIRECTIONAL_ATTENTION = Op(
     cost=_bidirectional_cost,
     order=("triton", "native", "reference"),
     native_kernels=("bidirectional_attention", "biased_attention"),
+    alone=_rest_of_row,
+)
+ROUNDED_ATTENTION = Op(
+    name="rounded_attention",
+    signature=(
+        "q float [T, H*D]; inputs StepInputs; cache LayerCache; heads Heads; real scale; "
+        "integer window; write out float [T, H*D]"
+    ),
+    reference=rounded_attention,
+    cases=(
+        Case("one-token", "f16", _inputs(((0, 1),), (4, 4, 32), 16, _F16)),
+        Case("own-heads", "f16", _inputs(_WHOLE, (4, 4, 64), 16, _F16)),
+        Case("own-heads-72", "f16", _inputs(((0, 300), (0, 70)), (2, 2, 72), 16, _F16)),
+        Case("own-heads-80-window", "f16", _inputs(_MIXED, (2, 2, 80), 16, _F16, window=9)),
+        Case("shared-heads", "f16", _inputs(_WHOLE, (9, 3, 64), 16, _F16)),
+        Case("f32", "f32", _inputs(_WHOLE, (4, 4, 32), 16, _F32)),
+    ),
+    benchmarks=(Case("siglip-1x1024", "f16", _inputs(((0, 1024),), (12, 12, 64), 16, _F16)),),
+    tolerance=_TOLERANCE,
+    cost=_bidirectional_cost,
+    order=("triton", "native", "reference"),
     alone=_rest_of_row,
 )

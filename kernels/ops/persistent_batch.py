@@ -39,6 +39,7 @@ def update_rows(state: RowState[torch.Tensor], upload: Upload[torch.Tensor]) -> 
         adjust.presence[row], adjust.frequency[row] = floats[9], floats[10]
         adjust.repetition[row], adjust.num_biases[row] = floats[11], update[12]
         adjust.num_suppressed[row], adjust.suppressed_until[row] = update[13], update[14]
+        state.rope_shift[row] = update[15]
     for index in range(upload.num_runs):
         begin = upload.runs_at + index * RUN_WORDS
         row, first, count, source = words[begin : begin + RUN_WORDS].tolist()
@@ -66,7 +67,7 @@ def prepare_step(
         source = upload.tokens_at + first
         out.tokens[first:end] = state.last_token[row] if carried else upload.words[source:][:length]
         position = torch.arange(start, start + length, dtype=torch.int32, device=device)
-        out.positions[first:end] = position
+        out.positions[first:end] = position + state.rope_shift[row]
         block = state.tables[row, (position // block_size).long()]
         out.slots[first:end] = block * block_size + position % block_size
         out.query_starts[index + 1] = end
@@ -122,6 +123,7 @@ def _state(source: RandomInputs, rows: int, blocks: int, block_size: int) -> Row
         top_p=source.normal(rows + 1).abs(),
         min_p=source.normal(rows + 1).abs(),
         seed=source.integers(-(2**31), 2**31 - 1, rows + 1).long() << 17,
+        rope_shift=source.integers(-9, 9, rows + 1),
         adjust=random_adjustments(source, rows, 100),
     )
 

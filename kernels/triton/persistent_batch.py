@@ -43,6 +43,7 @@ def update_rows_kernel(
     num_biases,
     num_suppressed,
     suppressed_until,
+    rope_shift,
     words,
     updates_at,
     updates,
@@ -70,6 +71,7 @@ def update_rows_kernel(
         tl.store(num_biases + row, tl.load(own + 12))
         tl.store(num_suppressed + row, tl.load(own + 13))
         tl.store(suppressed_until + row, tl.load(own + 14))
+        tl.store(rope_shift + row, tl.load(own + 15))
     else:
         run = words + runs_at + (index - updates) * RUN
         row, first = tl.load(run).to(tl.int64), tl.load(run + 1)
@@ -105,6 +107,7 @@ def prepare_step_kernel(
     row_top_p,
     row_min_p,
     row_seed,
+    rope_shift,
     tokens_at,
     table_width,
     out_width,
@@ -127,7 +130,7 @@ def prepare_step_kernel(
         sent = tl.load(words + tokens_at + first + lane, mask=lane < num_sent, other=0)
         tl.store(tokens + first + lane, tl.where(given < 0, sampled, sent), mask=inside)
         place = start + lane
-        tl.store(positions + first + lane, place, mask=inside)
+        tl.store(positions + first + lane, place + tl.load(rope_shift + row), mask=inside)
         block = tl.load(table + place // BLOCK_TOKENS, mask=inside, other=0)
         slot = block * BLOCK_TOKENS + place % BLOCK_TOKENS
         tl.store(slots + first + lane, slot, mask=inside)
@@ -190,7 +193,8 @@ def update_rows(state: RowState[torch.Tensor], upload: Upload[torch.Tensor]) -> 
         *(state.known, state.last_token, state.tables, state.temperature),
         *(state.top_k, state.top_p, state.min_p, state.seed),
         *(adjust.presence, adjust.frequency, adjust.repetition),
-        *(adjust.num_biases, adjust.num_suppressed, adjust.suppressed_until, upload.words),
+        *(adjust.num_biases, adjust.num_suppressed, adjust.suppressed_until, state.rope_shift),
+        upload.words,
         *(upload.updates_at, upload.num_updates, upload.runs_at, state.tables.shape[1]),
         UPDATE=UPDATE_WORDS,
         RUN=RUN_WORDS,
@@ -216,7 +220,7 @@ def prepare_step(
         *(slots.temperature, slots.top_k, slots.top_p, slots.min_p, slots.seed, slots.position),
         slots.rows,
         *(upload.words, state.known, state.last_token, state.tables, state.temperature),
-        *(state.top_k, state.top_p, state.min_p, state.seed),
+        *(state.top_k, state.top_p, state.min_p, state.seed, state.rope_shift),
         *(upload.tokens_at, state.tables.shape[1], out.block_tables.shape[1]),
         CHUNK=CHUNK_WORDS,
         BLOCK_TOKENS=block_size,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from media_engine import core_over, run
+from torch.nn.functional import pad
 
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
@@ -18,7 +19,16 @@ from penstock.models.families.registry import media_spec_of_folder
 from penstock.models.hub.sources import files_at
 from penstock.models.media.prepared import Sound
 from penstock.runtime import CpuRuntime, start_runtime
-from tests.support.speech.audio_models import CASES, RATE, save, small_model, sound
+from tests.support.speech.audio_models import (
+    CASES,
+    OMNI,
+    RATE,
+    save,
+    save_thinker,
+    small_model,
+    small_thinker,
+    sound,
+)
 
 NEW_TOKENS = 6
 TEXTS = ((3, 17, 5, 60, 9), (44, 31, 8), (12, 50, 7, 23))
@@ -26,9 +36,12 @@ LENGTHS = (20_011, 60_001)
 CACHE_BYTES = 64 << 20
 
 
-@pytest.fixture(scope="module", params=list(CASES))
+@pytest.fixture(scope="module", params=[*CASES, "qwen3-omni"])
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """(folder, model, case)."""
+    if request.param == "qwen3-omni":
+        thinker = small_thinker()
+        return save_thinker(tmp_path_factory.mktemp("model"), thinker), thinker, OMNI
     case = CASES[request.param]
     model = small_model(case)
     return save(tmp_path_factory.mktemp("model"), model), model, case
@@ -69,13 +82,19 @@ def request_of(id: str, folder: Any, lengths: tuple[int, ...]) -> TokenRequest:
     return TokenRequest(id, tuple(ids), greedy, 0, NEW_TOKENS, top_logprobs=1, media=tuple(media))
 
 
+def joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Return the inputs of several recordings, of which the shorter ones end with zeros."""
+    longest = max(part.shape[-1] for part in parts)
+    return torch.cat([pad(part, (0, longest - part.shape[-1])) for part in parts])
+
+
 @torch.no_grad()
 def expected_answer(
     model: Any, case: Any, ids: tuple[int, ...], lengths: tuple[int, ...]
 ) -> list[tuple[int, float]]:
     """Return the greedy tokens of `transformers` with their log-probabilities."""
     heard = [case.hears(sound(samples)).inputs for samples in lengths]
-    inputs = {key: torch.cat([one[key] for one in heard]) for key in heard[0]} if heard else {}
+    inputs = {key: joined([one[key] for one in heard]) for key in heard[0]} if heard else {}
     model.generation_config.eos_token_id = None  # the engine's request has no stop tokens either
     found = model.generate(
         input_ids=torch.tensor([ids]),

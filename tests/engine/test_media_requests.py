@@ -93,12 +93,12 @@ def test_a_long_encoding_holds_up_each_step_of_others_by_one_piece(
 
 
 def test_encoding_takes_as_long_as_the_last_step(runtime: CpuRuntime, tower: NoiseTower) -> None:
-    """A step of 5 s leaves time for 5 pieces of 1 s."""
+    """A step of 5.5 s leaves time for 5 pieces of 1 s."""
     clock = Clock(tower, piece_s=1.0)
     core = core_over(runtime, clock=clock)
     core.submit(media_request("text", HEAD, max_tokens=30))
     core.step()
-    core._last_step_s = 5.0
+    core._last_step_s = 5.5
     core.submit(media_request("image", HEAD, image("long", pieces=20), TAIL))
     core.step()
     assert len(tower.pieces) == 5

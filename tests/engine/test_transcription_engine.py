@@ -82,3 +82,11 @@ def test_speculation_is_refused(folder: Path) -> None:
     settings = EngineSettings(model=str(folder), speculative_algorithm="ngram")
     with pytest.raises(ModelError, match="speculative_algorithm"):
         load_core(settings)
+
+
+async def test_quantized_model_transcribes(folder: Path) -> None:
+    settings = EngineSettings(model=str(folder), threads=2, quantization="int8")
+    engine = await LocalEngine.start(settings)
+    text, tokens = await transcript(transcriber(engine, folder), request(400))
+    await engine.close()
+    assert text and tokens > 0

@@ -3,25 +3,32 @@ same bits alone, in chunks, in batches and from the prefix cache."""
 
 from __future__ import annotations
 
+import copy
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gguf_export import export_gguf
+from mmproj_export import Conversion, convert_qwen2, convert_qwen3, export
 from test_text_backbones import CASES, SMALL
 
+from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.engine.types import MediaItem, TokenRequest
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.media import media_spec
+from penstock.models.loader.model_loader import load_model
 from penstock.models.media.prepared import Frames
 from penstock.models.media.processor import PlacedMedia
 from penstock.runtime import CpuRuntime, start_runtime
 from tests.engine.media_engine import Answer, core_over, run
+from tests.support.checkpoints.small_llama import write_small_llama
 from tests.support.vision_models import picture, small_model
 
 IMAGE, VIDEO, START, END = 63, 62, 61, 60
@@ -218,3 +225,81 @@ def test_another_image_of_the_same_size_gives_another_answer(model: Any) -> None
     first, second = ([token.logprob for token in answer.tokens] for answer in answers)
     assert answers[1].cached_tokens == BLOCK
     assert first != second
+
+
+GGUF = {
+    "Qwen2VL": ("qwen2vl", Conversion("qwen2vl_merger", convert_qwen2)),
+    "Qwen2_5_VL": (
+        "qwen2vl",
+        Conversion("qwen2.5vl_merger", convert_qwen2, {"n_wa_pattern": 2, "window_size": 56},
+                   ("use_silu",)),
+    ),
+    "Qwen3VL": (
+        "qwen3vl",
+        Conversion("qwen3vl_merger", convert_qwen3((0, 1)), {"is_deepstack_layers": [True] * 2},
+                   ("use_gelu",)),
+    ),
+}  # fmt: skip
+GGUF["Qwen3VLMoe"] = ("qwen3vlmoe", GGUF["Qwen3VL"][1])
+
+
+def write_pair(folder: Path, reference: Any, name: str, grid: Any) -> None:
+    """Write the model as a GGUF file and an `mmproj` file beside it."""
+    architecture, conversion = GGUF[name]
+    config = copy.deepcopy(reference.config.text_config)
+    config.model_type = architecture
+    config.tie_word_embeddings = reference.config.tie_word_embeddings
+    tensors = {
+        key.replace("model.language_model.", "model."): value
+        for key, value in reference.state_dict().items()
+        if ".visual." not in key
+    }
+    text = SimpleNamespace(config=config, state_dict=lambda: tensors)
+    sections = [*reference.config.text_config.rope_parameters["mrope_section"], 0]
+    keys = {f"{architecture}.rope.dimension_sections": sections}
+    if architecture != "qwen2vl":
+        keys[f"{architecture}.n_deepstack_layers"] = 2
+    export_gguf(text, folder / "m.gguf", extra_keys=keys)
+    vision = reference.config.vision_config
+    sizes = {
+        "image_size": 560,
+        "patch_size": grid.patch,
+        "embedding_length": 32,
+        "feed_forward_length": 48,
+        "block_count": vision.depth,
+        "attention.head_count": vision.num_heads,
+        "projection_dim": 64,
+        "image_min_pixels": SIZES["size"]["shortest_edge"],
+        "image_max_pixels": SIZES["size"]["longest_edge"],
+    }
+    tower = {key: value.numpy() for key, value in reference.model.visual.state_dict().items()}
+    export(folder / "mmproj-m-f32.gguf", conversion, sizes, tower, "f32", grid.mean, grid.std)
+
+
+def test_a_gguf_file_with_its_mmproj_answers_as_the_folder(model: Any, tmp_path: Path) -> None:
+    reference, spec, runtime = model
+    name = type(reference).__name__.removesuffix("ForConditionalGeneration")
+    write_pair(tmp_path, reference, name, spec.towers[0].grid)
+    own = media_spec(files_at(tmp_path, "m"))
+    assert own is not None
+    for parts in (PROMPTS["image"], PROMPTS["images and text"]):
+        prompt = prompt_of(spec.processor, parts)
+        same = prompt_of(own.processor, parts)
+        assert (same.token_ids, same.rope) == (prompt.token_ids, prompt.rope)
+        wanted = run(core_over(runtime), [prompt.request("a")])["a"]
+        answer = run(core_over(started(tmp_path)), [same.request("a")])["a"]
+        assert tokens_of(answer) == tokens_of(wanted)
+        close = [token.logprob for token in wanted.tokens]
+        np.testing.assert_allclose([token.logprob for token in answer.tokens], close, atol=1e-4)
+
+
+def test_an_mmproj_file_of_another_model_is_refused_by_its_width(
+    model: Any, tmp_path: Path
+) -> None:
+    reference, spec, _ = model
+    name = type(reference).__name__.removesuffix("ForConditionalGeneration")
+    write_pair(tmp_path, reference, name, spec.towers[0].grid)
+    write_small_llama(tmp_path / "llama", width=32, head_dim=8)
+    files = replace(files_at(tmp_path / "llama", "m"), mmproj=tmp_path / "mmproj-m-f32.gguf")
+    with pytest.raises(ModelError, match=r"have width 64, but the model has 32; name .* --mmproj"):
+        load_model(files, "f32")

@@ -220,6 +220,7 @@ std::vector<Row> attention_kernels() {
         {"visible_attention", partials + "; visible int32 [T]" + scalars, ObjectKind::none,
          attention_refusal},
         {"bidirectional_attention", attention + scalars, ObjectKind::none, attention_refusal},
+        {"rounded_attention", attention + scalars, ObjectKind::none, attention_refusal},
         {"biased_attention", attention + "; bias float32 [H, distances]" + scalars,
          ObjectKind::none, biased_attention_refusal},
     };

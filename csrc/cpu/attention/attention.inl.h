@@ -13,7 +13,9 @@
 //                    chunk. Tokens with the same end also see each other outside the window
 //   bidirectional_attention  as paged_attention without partials: a token also sees the tokens
 //                    after it; with a window w, those at a distance below w
-//   biased_attention  as bidirectional_attention, with 7 bias [H, 2 M + 1] float32: bias[h, M + d]
+//   rounded_attention  as bidirectional_attention, with the arithmetic of shared heads for any
+//   heads biased_attention  as bidirectional_attention, with 7 bias [H, 2 M + 1] float32: bias[h, M
+//   + d]
 //                    is added to the score of a key d positions after the token (-d before it),
 //                    with d clamped to -M..M
 //
@@ -274,7 +276,7 @@ int64_t tasks(const Arguments& call, int phase) {
     return total;
 }
 
-template <Reach reach>
+template <Reach reach, bool rounded = false>
 void run(const Arguments& call, int phase, int64_t task, Workspace& workspace) {
     const Step step(call, reach);
     if (phase == 1)
@@ -286,7 +288,7 @@ void run(const Arguments& call, int phase, int64_t task, Workspace& workspace) {
     };
     if (call.tensor[4].dtype != DType::f16)
         return walk(F32Numerics<float>{});
-    step.group > 1 ? walk(SharedHalves{}) : walk(F32Numerics<uint16_t>{});
+    step.group > 1 || rounded ? walk(SharedHalves{}) : walk(F32Numerics<uint16_t>{});
 }
 
 size_t workspace_bytes(const Arguments& call) {
@@ -311,6 +313,9 @@ constexpr Kernel kAttentionKernels[] = {
      attention::workspace_bytes},
     {"bidirectional_attention", attention::phases<attention::Reach::both>,
      attention::tasks<attention::Reach::both>, attention::run<attention::Reach::both>,
+     attention::workspace_bytes},
+    {"rounded_attention", attention::phases<attention::Reach::both>,
+     attention::tasks<attention::Reach::both>, attention::run<attention::Reach::both, true>,
      attention::workspace_bytes},
     {"biased_attention", attention::phases<attention::Reach::both>,
      attention::tasks<attention::Reach::both>, attention::run<attention::Reach::both>,

@@ -12,15 +12,11 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// Maximum rows that share one load of a packed tile: their accumulators just fit the registers, and
-// their dependency chains hide each other's latency.
-constexpr int kMaxPairRows = 12;
-
 // Pairs of k per prefetch step. More frequent steps would need registers that are not free.
 constexpr int64_t kPairsEach = 16;
 
 PENSTOCK_INLINE size_t pairs_workspace_bytes(const LinearWeights& linear) {
-    return static_cast<size_t>(kMaxPairRows * bf16_row_bytes(linear.depth));
+    return static_cast<size_t>(rounded_rows(linear.depth) * bf16_row_bytes(linear.depth));
 }
 
 #if defined(PENSTOCK_BF16_PAIRS)
@@ -56,72 +52,74 @@ PENSTOCK_INLINE void multiply_pairs(const uint16_t* packed_tile, int64_t pairs,
         add(pair, Index<0>{});
 }
 
-// Operands of a product with a block of rows.
+// Operands of a product with a group of rows.
 struct PairOperands {
     const LinearWeights* linear;
-    const float* x;
-    int64_t x_stride;
+    const PackedMatrix* part;
     float* out;
     int64_t out_stride;
-    uint16_t* rounded; // kMaxPairRows rows of activations in bf16
+    const uint16_t* rounded; // rows of activations in bf16
+    int64_t stride;          // of these rows
 };
 
-// Multiplies rows [row, row + kRows) of a task. Returns kRows.
+// Multiplies rows [row, row + kRows) of the group with one packed tile. Returns kRows.
 template <int kRows>
-int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task, int64_t row) {
-    const LinearWeights& linear = *operands.linear;
-    const PackedMatrix& part = *task.part;
-    const int64_t stride = bf16_row_bytes(linear.depth) / static_cast<int64_t>(sizeof(uint16_t));
-    const int64_t pairs = ceil_div(linear.depth, 2);
+int64_t multiply_pair_rows(const PairOperands& operands, int64_t packed_tile, int64_t row,
+                           PrefetchLines& prefetcher) {
+    const PackedMatrix& part = *operands.part;
+    const uint8_t* weights = part.data + packed_tile * part.packed_tile_bytes;
     const uint16_t* in[kRows];
+    for (int m = 0; m < kRows; ++m)
+        in[m] = operands.rounded + (row + m) * operands.stride;
+    F32 sum[kRows][2];
+    set_zero(sum);
+    multiply_pairs<kRows>(reinterpret_cast<const uint16_t*>(weights),
+                          ceil_div(operands.linear->depth, 2), in, prefetcher, sum);
     for (int m = 0; m < kRows; ++m) {
-        uint16_t* to = operands.rounded + m * stride;
-        round_to_pairs(operands.x + (row + m) * operands.x_stride, linear.depth, to);
-        in[m] = to;
-    }
-    for (int64_t packed_tile = task.packed_tile_begin; packed_tile < task.packed_tile_end;
-         ++packed_tile) {
-        const uint8_t* weights = part.data + packed_tile * part.packed_tile_bytes;
-        F32 sum[kRows][2];
-        set_zero(sum);
-        PrefetchLines prefetcher =
-            row == task.row_begin
-                ? prefetch_next_tiles(task, packed_tile, 1, ceil_div(pairs, kPairsEach))
-                : PrefetchLines();
-        multiply_pairs<kRows>(reinterpret_cast<const uint16_t*>(weights), pairs, in, prefetcher,
-                              sum);
-        for (int m = 0; m < kRows; ++m) {
-            const F32 total[kPackedTileVectors] = {sum[m][0] + sum[m][1]};
-            store_tile_columns(linear, part, packed_tile, total,
-                               operands.out + (row + m) * operands.out_stride);
-        }
+        const F32 total[kPackedTileVectors] = {sum[m][0] + sum[m][1]};
+        store_tile_columns(*operands.linear, part, packed_tile, total,
+                           operands.out + (row + m) * operands.out_stride);
     }
     return kRows;
 }
 
-// Multiplies the next block of rows and returns its rows: the largest block size that fits the
-// remaining rows. Few sizes keep the code small.
-PENSTOCK_INLINE int64_t multiply_pair_block(const PairOperands& operands, const LinearTask& task,
-                                            int64_t row) {
-    const int64_t left = task.row_end - row;
+// Multiplies the next of `left` rows and returns their number: the largest block size that fits.
+// Few sizes keep the code small.
+PENSTOCK_INLINE int64_t multiply_pair_block(const PairOperands& operands, int64_t packed_tile,
+                                            int64_t row, int64_t left, PrefetchLines& prefetcher) {
     if (left >= kMaxPairRows)
-        return multiply_pair_rows<kMaxPairRows>(operands, task, row);
+        return multiply_pair_rows<kMaxPairRows>(operands, packed_tile, row, prefetcher);
     if (left >= 8)
-        return multiply_pair_rows<8>(operands, task, row);
+        return multiply_pair_rows<8>(operands, packed_tile, row, prefetcher);
     if (left >= 4)
-        return multiply_pair_rows<4>(operands, task, row);
-    return left >= 2 ? multiply_pair_rows<2>(operands, task, row)
-                     : multiply_pair_rows<1>(operands, task, row);
+        return multiply_pair_rows<4>(operands, packed_tile, row, prefetcher);
+    return left >= 2 ? multiply_pair_rows<2>(operands, packed_tile, row, prefetcher)
+                     : multiply_pair_rows<1>(operands, packed_tile, row, prefetcher);
 }
 
+// Multiplies a group of rows, rounded once, with each packed tile of the task in turn.
 PENSTOCK_INLINE void multiply_bf16_pairs(const LinearWeights& linear, const LinearTask& task,
                                          const TensorView& x, const TensorView& out,
                                          Workspace& workspace) {
-    const PairOperands operands{&linear,       static_cast<const float*>(x.data),
-                                x.stride[0],   static_cast<float*>(out.data),
-                                out.stride[0], static_cast<uint16_t*>(workspace.data)};
-    for (int64_t row = task.row_begin; row < task.row_end;)
-        row += multiply_pair_block(operands, task, row);
+    auto* const rounded = static_cast<uint16_t*>(workspace.data);
+    const int64_t stride = bf16_row_bytes(linear.depth) / static_cast<int64_t>(sizeof(uint16_t));
+    const int64_t steps = ceil_div(ceil_div(linear.depth, 2), kPairsEach);
+    const int64_t group = rounded_rows(linear.depth);
+    for (int64_t first = task.row_begin; first < task.row_end; first += group) {
+        const int64_t left = task.row_end - first, rows = left < group ? left : group;
+        for (int64_t row = 0; row < rows; ++row)
+            round_to_pairs(x.row<float>(first + row), linear.depth, rounded + row * stride);
+        const PairOperands operands{&linear,       task.part, out.row<float>(first),
+                                    out.stride[0], rounded,   stride};
+        for (int64_t tile = task.packed_tile_begin; tile < task.packed_tile_end; ++tile) {
+            PrefetchLines prefetcher =
+                first == task.row_begin
+                    ? prefetch_next_tiles(task, tile, 1, steps * ceil_div(rows, kMaxPairRows))
+                    : PrefetchLines();
+            for (int64_t row = 0; row < rows;)
+                row += multiply_pair_block(operands, tile, row, rows - row, prefetcher);
+        }
+    }
 }
 
 #else

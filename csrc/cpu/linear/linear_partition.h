@@ -2,6 +2,7 @@
 // many rows. K is never divided: one task sums each output, in one order.
 #pragma once
 
+#include "cpu/dot/bf16_pairs.h"
 #include "cpu/pack/packed_tile.h"
 #include "cpu/processor.h"
 #include "cpu/simd/matrix_tiles.h"
@@ -61,6 +62,19 @@ struct LinearTask {
 // which spreads rows over the cache sets.
 PENSTOCK_INLINE int64_t bf16_row_bytes(int64_t depth) {
     return ceil_div(depth, kUnit) * kUnit * static_cast<int64_t>(sizeof(uint16_t)) + 64;
+}
+
+// Maximum rows whose bf16 pairs share one load of a packed tile: their accumulators just fit the
+// registers, and their dependency chains hide each other's latency.
+constexpr int kMaxPairRows = 12;
+// Maximum bytes of the rounded rows of a task, which stay in the L2 cache with a packed tile.
+constexpr int64_t kRoundedBytes = 576 * 1024;
+
+// Returns the number of activation rows that are rounded to bf16 pairs together.
+PENSTOCK_INLINE int64_t rounded_rows(int64_t depth) {
+    const int64_t fit = quotient(kRoundedBytes, bf16_row_bytes(depth) * kMaxPairRows);
+    const int64_t rows = fit < 1 ? kMaxPairRows : fit * kMaxPairRows;
+    return rows < kRowBlock ? rows : kRowBlock;
 }
 
 // The smallest result of prefetch_min_rows on AVX-512 processors except Zen 5.
@@ -125,7 +139,8 @@ struct LinearPartition {
         const int64_t wanted = (threads > 0 ? threads : kDefaultThreads) * kTasksPerThread;
         int64_t bytes = ceil_div(total * blocks, wanted);
         bytes = bytes < kMinChunkBytes ? kMinChunkBytes : bytes;
-        bytes = bytes > kMaxChunkBytes ? kMaxChunkBytes : bytes;
+        const int64_t most = largest_chunk(linear, affine, rows);
+        bytes = bytes > most ? most : bytes;
         return {&linear, affine, rows, blocks, bytes};
     }
 
@@ -162,6 +177,20 @@ struct LinearPartition {
     }
 
   private:
+    // Returns the maximum bytes of a chunk. Many rows of bf16 pairs pass over one packed tile at a
+    // time, so that it need not be small; a larger chunk rounds its rows less often.
+    PENSTOCK_INLINE int64_t largest_chunk(const LinearWeights& linear, bool affine, int64_t rows) {
+        constexpr int64_t kManyRows = 4 * kMaxPairRows;
+        if (affine || !kBf16Pairs || rows < kManyRows || rounded_rows(linear.depth) < kManyRows)
+            return kMaxChunkBytes;
+        for (int i = 0; i < linear.num_parts; ++i) {
+            const Encoding encoding = linear.parts[i].encoding;
+            if (!is_affine(encoding) && encoding != Encoding::dense_bf16)
+                return kMaxChunkBytes;
+        }
+        return 16 * kMaxChunkBytes;
+    }
+
     // Returns the task without the fields `next...`. Row blocks vary fastest, so that concurrent
     // threads share chunks in the outer cache.
     PENSTOCK_INLINE LinearTask task_alone(const LinearPartition& cut, int64_t index) {

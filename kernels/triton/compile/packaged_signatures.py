@@ -278,7 +278,7 @@ def _rows(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
         suppressed=ints(rows + 1, 2),
     )
     tables = (ints(rows + 1), ints(rows + 1), ints(rows + 1, 2))
-    state: RowState[Any] = RowState(*tables, *columns, seed, adjust)
+    state: RowState[Any] = RowState(*tables, *columns, seed, ints(rows + 1), adjust)
     upload: Upload[Any] = Upload(ints(64), num_updates=1)
     slots: StepBuffers[Any] = StepBuffers(_inputs(extents), *columns, seed, seed, ints(rows))
     ops.update_rows(state, upload)

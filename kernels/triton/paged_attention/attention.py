@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 
 from penstock.kernels.gpu_kv_cache import ALIGNED_ELEMENTS, is_token_major
-from penstock.kernels.ops.attention import ATTENTION, BIDIRECTIONAL_ATTENTION
+from penstock.kernels.ops.attention import ATTENTION, BIDIRECTIONAL_ATTENTION, ROUNDED_ATTENTION
 from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.registry import Impl
 from penstock.kernels.triton.compile.launch import BF16_IS_BROKEN, launch, power_of_two, why_not
@@ -253,3 +253,4 @@ def bidirectional_attention(
 
 ATTENTION.register(Impl("triton", attention, why_not))
 BIDIRECTIONAL_ATTENTION.register(Impl("triton", bidirectional_attention, why_not))
+ROUNDED_ATTENTION.register(Impl("triton", bidirectional_attention, why_not))

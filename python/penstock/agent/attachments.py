@@ -260,9 +260,10 @@ class _Budget:
 
     def media_kind(self, data: bytes, known: _Known) -> MediaKind | None:
         """Return the kind of media as which the model reads a binary file, None if it does not.
-        `data`: at least its first bytes."""
+        `data`: at least its first bytes. A model that hears and sees no videos hears their
+        sound."""
         kind = kind_of(data)
-        if kind == "video" and known.mime_type.startswith("audio/"):
+        if kind == "video" and (known.mime_type.startswith("audio/") or "video" not in self.kinds):
             kind = "audio"
         return kind if kind in self.kinds else None
 

@@ -42,11 +42,12 @@ from penstock.llm.embedded_model import EmbeddedModel, start_embedded_model
 from penstock.llm.loop_thread import LoopThread
 from penstock.llm.requests import (
     ChatMessage,
+    EmbeddingInput,
     Options,
     Prompt,
-    as_prompts,
     chat_request,
     completion_requests,
+    embedding_inputs,
     single_request,
     typed,
 )
@@ -174,13 +175,14 @@ class LLM:
 
     def embed(
         self,
-        inputs: Prompt | Sequence[Prompt],
+        inputs: EmbeddingInput | Sequence[EmbeddingInput],
         *,
         truncate: bool = False,
         adapter: str | AdapterRevision | None = None,
     ) -> npt.NDArray[np.float32]:
         """Return the embeddings of texts or token ids: [inputs, width] float32. Requires an
-        embedding model.
+        embedding model. A model that reads images also takes Pillow images, the paths and bytes of
+        files, and lists of texts and images that make one vector (`content_parts`).
 
         `truncate`: keep only the start of an input that is too long; otherwise it is an error.
         """
@@ -188,7 +190,7 @@ class LLM:
 
     async def aembed(
         self,
-        inputs: Prompt | Sequence[Prompt],
+        inputs: EmbeddingInput | Sequence[EmbeddingInput],
         *,
         truncate: bool = False,
         adapter: str | AdapterRevision | None = None,
@@ -330,11 +332,11 @@ class LLM:
 
     async def _embed(
         self,
-        inputs: Prompt | Sequence[Prompt],
+        inputs: EmbeddingInput | Sequence[EmbeddingInput],
         truncate: bool,
         adapter: str | AdapterRevision | None,
     ) -> npt.NDArray[np.float32]:
-        given = tuple(p if isinstance(p, str) else tuple(p) for p in as_prompts(inputs))
+        given = embedding_inputs(inputs)
         requests = [
             typed(EmbeddingRequest(given[at : at + MAX_INPUTS], adapter=adapter, truncate=truncate))
             for at in range(0, len(given), MAX_INPUTS)

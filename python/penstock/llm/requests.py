@@ -11,6 +11,7 @@ from penstock.base.errors import InvalidRequest
 from penstock.dialog import (
     AdapterRevision,
     Constraint,
+    ConversationInput,
     EmbeddingRequest,
     FunctionTool,
     GenerateRequest,
@@ -26,9 +27,11 @@ from penstock.dialog import (
     TextToSpeechRequest,
     ToolPolicy,
 )
-from penstock.llm.content import content_parts
+from penstock.llm.content import ContentPart, content_parts
 
 Prompt: TypeAlias = str | Sequence[int]
+EmbeddingInput: TypeAlias = "Prompt | ContentPart | Sequence[ContentPart]"
+"""A text or token ids; or an image, or texts and images that make one vector (`content_parts`)."""
 ChatMessage: TypeAlias = Message | Mapping[str, Any]
 """A message of `penstock.dialog`, or a dictionary with `role` and `content` (`content_parts`)."""
 _R = TypeVar(
@@ -85,6 +88,32 @@ def completion_requests(
         GenerateRequest(prompt=prompt if isinstance(prompt, str) else tuple(prompt), **common)
         for prompt in as_prompts(prompts)
     ]
+
+
+def embedding_inputs(
+    inputs: EmbeddingInput | Sequence[EmbeddingInput],
+) -> tuple[str | tuple[int, ...] | ConversationInput, ...]:
+    """Return the inputs of embedding requests. A single input becomes one of a list. Raises
+    InvalidRequest for a part that cannot be used."""
+    listed = cast("Sequence[EmbeddingInput]", [inputs] if _is_single(inputs) else inputs)
+    return tuple(_embedding_input(one, f"input[{index}]") for index, one in enumerate(listed))
+
+
+def _is_single(inputs: Any) -> bool:
+    """Whether a value is one input: a text, a part, or token ids."""
+    if isinstance(inputs, str | bytes) or not isinstance(inputs, Sequence):
+        return True
+    return len(inputs) > 0 and isinstance(inputs[0], int)
+
+
+def _embedding_input(given: Any, where: str) -> str | tuple[int, ...] | ConversationInput:
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Sequence) and not isinstance(given, bytes):
+        if all(isinstance(one, int) for one in given):
+            return tuple(given)
+        return ConversationInput((Message("user", content_parts(given, where)),))
+    return ConversationInput((Message("user", content_parts([given], where)),))
 
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

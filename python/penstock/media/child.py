@@ -21,7 +21,7 @@ WALL_TIME_FACTOR: Final = 4
 """Wall-clock time limit of an item, as a multiple of its limit of CPU time, which alone would not
 end a process that waits."""
 EXIT_TIMEOUT_S: Final = 5.0
-MAX_ANSWER_BYTES: Final = 4 * 1024**3
+MAX_ANSWER_BYTES: Final = 1024**3
 KILLED: Final = tuple(-n for n in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 """Exit codes of a process that something outside has killed. Its own limits end it with others."""
 _M = TypeVar("_M", bound=msgspec.Struct)

@@ -67,6 +67,7 @@ class MediaDecoders:
         self._ending: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._closing = asyncio.Lock()
 
     @property
     def pids(self) -> list[int]:
@@ -103,10 +104,11 @@ class MediaDecoders:
         self._end_idle()
         for child in self._busy:
             child.kill()
-        for _ in range(self._limits.processes):  # until no item uses or starts a process
-            await self._slots.acquire()
-        for _ in range(self._limits.processes):
-            self._slots.release()
+        async with self._closing:
+            for _ in range(self._limits.processes):  # until no item uses or starts a process
+                await self._slots.acquire()
+            for _ in range(self._limits.processes):
+                self._slots.release()
         while self._ending:
             await asyncio.wait(self._ending)
 
@@ -125,10 +127,14 @@ class MediaDecoders:
                     answer = await self._answer(job)
                     break
                 except ChildEnded as error:
+                    if isinstance(error, ChildKilled) and attempt < ATTEMPTS - 1:
+                        log.warning("a decoding process was killed; trying its item once more")
+                        continue
                     log.warning("a decoding process ended: the %s %s", kind, error)
-                    if not isinstance(error, ChildKilled) or attempt == ATTEMPTS - 1:
-                        message = f"the {kind} {error}"
-                        raise InvalidRequest(message, code=f"invalid_{kind}") from None
+                    message = f"the {kind} {error}"
+                    raise InvalidRequest(message, code=f"invalid_{kind}") from None
+        if answer.origin:
+            log.info("the %s cannot be decoded: %s", kind, answer.origin)
         return answer.result()
 
     async def _answer(self, job: Job) -> Answer:
@@ -136,7 +142,7 @@ class MediaDecoders:
         child = await self._child()
         self._busy.add(child)
         try:
-            answer = await child.answer(job, self._limits.cpu_time_s)
+            answer = await child.answer(job, self._limits.cpu_time_s(job.kind))
         except BaseException:
             self._end(child)
             raise

@@ -26,7 +26,7 @@ def landlock_abi() -> int:
 
 def deny_all() -> bool:
     """Deny everything that the kernel's Landlock covers to this thread and threads that it starts.
-    Needs no_new_privs or CAP_SYS_ADMIN. Returns False if the kernel has no Landlock."""
+    Needs no_new_privs or CAP_SYS_ADMIN. Returns whether it holds: older kernels lack Landlock."""
     abi = landlock_abi()
     if abi == 0:
         return False

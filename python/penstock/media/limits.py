@@ -17,9 +17,10 @@ BYTES_PER_PIXEL: Final = 24
 BYTES_PER_SECOND: Final = 256 * 1024
 """Memory of a second of audio: samples and features."""
 BASE_MEMORY_BYTES: Final = 512 * 1024**2
-BASE_TIME_S: Final = 20.0
-SECONDS_PER_SECOND: Final = 1 / 60
-"""CPU time limit per second of audio or video."""
+BASE_TIME_S: Final = 20
+PIXELS_PER_CPU_SECOND: Final = 5_000_000
+MEDIA_SECONDS_PER_CPU_SECOND: Final = 60
+"""Speeds, far below those of decoders, from which the limits of CPU time follow."""
 
 
 class MediaLimits(msgspec.Struct, frozen=True):
@@ -59,10 +60,11 @@ class MediaLimits(msgspec.Struct, frozen=True):
             + self.max_bytes * 4
         )
 
-    @property
-    def cpu_time_s(self) -> int:
-        """CPU time limit for one item."""
-        return int(BASE_TIME_S + self.max_duration_s * SECONDS_PER_SECOND)
+    def cpu_time_s(self, kind: MediaKind) -> int:
+        """Return the CPU time limit for one item."""
+        if kind == "image":
+            return BASE_TIME_S + self.max_pixels // PIXELS_PER_CPU_SECOND
+        return BASE_TIME_S + int(self.max_duration_s / MEDIA_SECONDS_PER_CPU_SECOND)
 
     def check_size(self, kind: MediaKind, width: int, height: int) -> None:
         """Raise InvalidRequest if an image or frame has too many pixels, or none."""

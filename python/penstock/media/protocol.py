@@ -18,7 +18,8 @@ from penstock.models.hub.model_files import ModelFiles
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 
 LENGTH: Final = struct.Struct("<Q")
-MAX_MESSAGE_CHARS: Final = 300
+MAX_CHARS: Final = 300
+"""Maximum length of each text of an answer."""
 _ITEM_BYTES: Final = {"u8": 1, "f32": 4}
 _M = TypeVar("_M", bound=msgspec.Struct)
 
@@ -44,18 +45,27 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The prepared item, or the code and message of the error that the client gets."""
+    """The prepared item, or the code and message of the error that the client gets.
+
+    `origin`: the place in the code where a library found the item damaged, for the log; "".
+    """
 
     media: PreparedMedia | None = None
     code: str = ""
     message: str = ""
+    origin: str = ""
 
     def check(self, kind: MediaKind) -> None:
         """Raise msgspec.ValidationError if the answer is malformed: an item may have taken over the
         process."""
         if self.media is None:
-            if not (self.message.isprintable() and 0 < len(self.message) <= MAX_MESSAGE_CHARS):
-                raise msgspec.ValidationError("malformed message")
+            texts = (self.code, self.message, self.origin)
+            if not (
+                self.code.isidentifier()
+                and self.message
+                and all(text.isprintable() and len(text) <= MAX_CHARS for text in texts)
+            ):
+                raise msgspec.ValidationError("malformed error")
             return
         num_bytes = _ITEM_BYTES[self.media.dtype]
         for size in self.media.shape:

@@ -32,6 +32,7 @@ def seal(memory_bytes: int) -> None:
     with open("/proc/self/statm") as statm:
         used = int(statm.read().split()[0]) * resource.getpagesize()
     _limit(resource.RLIMIT_AS, used + memory_bytes)
+    seccomp.forbid_new_privileges()
     landlock.deny_all()
     for which in _NONE:
         _limit(which, 0)

@@ -151,6 +151,14 @@ def filter_program(machine: str) -> bytes:
     return b"".join(program)
 
 
+def forbid_new_privileges() -> None:
+    """Let no program that this process executes gain privileges. Without them, the kernel requires
+    this before `install` and before a Landlock ruleset. Raises SealError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise SealError(f"no_new_privs: {os.strerror(ctypes.get_errno())}")
+
+
 def install() -> None:
     """Apply the filter to all threads of this process, for ever. Raises SealError."""
     machine = platform.machine()
@@ -158,8 +166,6 @@ def install() -> None:
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise SealError(f"no_new_privs: {os.strerror(ctypes.get_errno())}")
     if libc.syscall(_SECCOMP_CALL[machine], _SET_MODE_FILTER, _ALL_THREADS, header) != 0:
         raise SealError(f"seccomp: {os.strerror(ctypes.get_errno())}")
 

@@ -56,12 +56,15 @@ def run(load: Callable[[ModelFiles | None], MediaProcessor]) -> None:
         processor = load(setup.files)
         rehearse(processor)
         seal(setup.limits.memory_bytes)
-    except (ModelError, ImportError, SealError, OSError) as error:
-        _send(connection, Ready(str(error) or type(error).__name__))
+    except (ModelError, SealError) as error:
+        _send(connection, Ready(str(error)))
+        return
+    except Exception as error:  # the server logs why media cannot be decoded
+        _send(connection, Ready(f"{_origin(error)}: {error}"))
         return
     _send(connection, Ready())
     while (job := _receive(connection, Job)) is not None:
-        limit_cpu_time(setup.limits.cpu_time_s)
+        limit_cpu_time(setup.limits.cpu_time_s(job.kind))
         _send(connection, answer(job, processor, setup.limits))
         del job
 
@@ -75,9 +78,9 @@ def answer(job: Job, processor: MediaProcessor, limits: MediaLimits) -> Answer:
     except MemoryError:
         message = f"the {job.kind} takes too much memory to decode"
         return Answer(code="media_too_large", message=message)
-    except Exception:  # the libraries raise errors of any type for damaged files
+    except Exception as error:  # the libraries raise errors of any type for damaged files
         message = f"the {job.kind} is damaged and cannot be decoded"
-        return Answer(code=f"invalid_{job.kind}", message=message)
+        return Answer(code=f"invalid_{job.kind}", message=message, origin=_origin(error))
 
 
 def prepare(job: Job, processor: MediaProcessor, limits: MediaLimits) -> PreparedMedia:
@@ -97,6 +100,15 @@ def prepare(job: Job, processor: MediaProcessor, limits: MediaLimits) -> Prepare
             rate_hz = processor.sampling_rate
             return processor.audio(audio.decode_audio(job.data, found, limits, rate_hz))
     raise AssertionError("format_for returns a format of the kind")
+
+
+def _origin(error: Exception) -> str:
+    """Return the type of an exception and the line that raised it, without its text."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    module = "" if place is None else place.tb_frame.f_globals.get("__name__", "")
+    return f"{type(error).__name__} in {module}:{0 if place is None else place.tb_lineno}"
 
 
 def _take_connection() -> int:

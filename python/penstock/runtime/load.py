@@ -29,8 +29,9 @@ from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
 from penstock.runtime.cpu.transcription import TranscriptionRuntime
 from penstock.runtime.device_choice import choose_device, rank_devices
+from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
-from penstock.runtime.memory import MemoryPlan, media_memory, plan_memory, warn_of_short_context
+from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.weight_quantization import integer_bits, refuse_for_vectors, refuse_on_cpu
@@ -100,9 +101,10 @@ def start_transcription(
     cannot be read or does not fit."""
     if settings.kernel_backend == "reference":
         raise ModelError(f"{files.model_id}: kernels is reference; Whisper needs native")
-    refuse_for_vectors(settings)
+    refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
-    return TranscriptionRuntime(load_whisper(files, settings.dtype), settings, available, progress)
+    model = load_whisper(files, settings.dtype, integer_bits(settings))
+    return TranscriptionRuntime(model, settings, available, progress)
 
 
 def start_runtime(

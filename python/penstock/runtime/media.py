@@ -49,12 +49,17 @@ class RuntimeMedia(Protocol):
         """Forget an encoded item. Rows that were admitted before go on with it."""
 
 
+def _is_finite(rows: Floats) -> bool:
+    return bool(np.isfinite(rows).all())
+
+
 class TowerMedia(Generic[Tensor]):
     """`RuntimeMedia` over the ops of a kernel backend.
 
     `width`: W, numbers per embedding.
     `as_rows`: converts a tensor to rows [N, W] that stay valid.
     `piece`: a context in which each piece is computed.
+    `is_finite`: returns whether all numbers of such rows are finite.
     """
 
     def __init__(
@@ -62,14 +67,16 @@ class TowerMedia(Generic[Tensor]):
         towers: Iterable[tuple[frozenset[MediaKind], Tower[Tensor]]],
         ops: Ops[Tensor],
         width: int,
-        as_rows: Callable[[Tensor], Floats],
+        as_rows: Callable[[Tensor], Any],
         piece: Callable[[], AbstractContextManager[None]] = nullcontext,
+        is_finite: Callable[[Any], bool] = _is_finite,
     ) -> None:
         self._towers = {kind: tower for kinds, tower in towers for kind in kinds}
         self._ops = ops
         self._width = width
         self._as_rows = as_rows
         self._piece = piece
+        self._is_finite = is_finite
         self.kinds = frozenset(self._towers)
         self.row_bytes = 4 * width
         self.encoded: dict[bytes, EncodedMedia[Floats]] = {}
@@ -98,7 +105,7 @@ class TowerMedia(Generic[Tensor]):
         rows = self._as_rows(tensor)
         if rows.ndim != 2 or rows.shape[1] != self._width:
             raise EncodeError(f"the {kind} gave embeddings of shape {rows.shape}, not [N, W]")
-        if not np.isfinite(rows).all():
+        if not self._is_finite(rows):
             raise EncodeError(NOT_FINITE.format(kind=kind))
         return rows
 
@@ -106,8 +113,9 @@ class TowerMedia(Generic[Tensor]):
 def tower_media(
     model: LoadedModel | LoadedEmbedder,
     ops: Ops[Tensor],
-    as_rows: Callable[[Tensor], Floats],
+    as_rows: Callable[[Tensor], Any],
     piece: Callable[[], AbstractContextManager[None]] = nullcontext,
+    is_finite: Callable[[Any], bool] = _is_finite,
 ) -> TowerMedia[Tensor] | None:
     """Pack the towers of `model` for `ops`. Return None for a model without towers. The other
     arguments: see `TowerMedia`."""
@@ -115,4 +123,4 @@ def tower_media(
         return None
     pairs = zip(model.media_spec.towers, model.media, strict=True)
     towers = [(spec.kinds, loaded.build(ops)) for spec, loaded in pairs]
-    return TowerMedia(towers, ops, model.spec.hidden_size, as_rows, piece)
+    return TowerMedia(towers, ops, model.spec.hidden_size, as_rows, piece, is_finite)

@@ -7,9 +7,9 @@ uses its position, which media with multi-dimensional positions shift.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,10 @@ class _RowMedia:
     positions: Ints | None
 
 
+def _float32_zeros(shape: tuple[int, int]) -> Floats:
+    return np.zeros(shape, np.float32)
+
+
 class MediaTable:
     """The media of `max_num_seqs` rows, and the buffers for the encoded rows of a step.
 
@@ -44,6 +48,7 @@ class MediaTable:
     `step_tokens`: most tokens of a step.
     `width`: W, numbers per embedding.
     `has_axes`: tokens have three positions; if not, only the first one is used.
+    `zeros`: makes a buffer of the shape [step_tokens, width], of the kind of the encoded rows.
     """
 
     def __init__(
@@ -53,10 +58,13 @@ class MediaTable:
         step_tokens: int,
         width: int,
         has_axes: bool = True,
+        zeros: Callable[[tuple[int, int]], Any] = _float32_zeros,
     ) -> None:
         self._encoded = encoded
         self._has_axes = has_axes
-        self._buffers = [np.zeros((step_tokens, width), np.float32)]
+        self._zeros = zeros
+        self._shape = (step_tokens, width)
+        self._buffers = [zeros(self._shape)]
         self._rows: dict[int, _RowMedia] = {}
         # From `_ends` on, the tokens of a row have embeddings of the vocabulary, and their
         # positions are their cache positions plus `_shifts`.
@@ -154,7 +162,7 @@ class MediaTable:
     def _copy(self, item: EncodedMedia[Floats], row: int, to: int, count: int) -> None:
         """Copy rows of an item to the buffers. An item without DeepStack rows adds zeros."""
         while len(self._buffers) < 1 + len(item.deep):
-            self._buffers.append(np.zeros_like(self._buffers[0]))
+            self._buffers.append(self._zeros(self._shape))
         for buffer, rows in zip(self._buffers, (item.rows, *item.deep), strict=False):
             buffer[to : to + count] = rows[row : row + count]
         for buffer in self._buffers[1 + len(item.deep) :]:

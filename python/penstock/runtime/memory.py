@@ -8,15 +8,13 @@ A model that does not fit is refused with an error that names the numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from penstock.base.errors import ModelError
 from penstock.config import CPU_STEP_SIZES, EngineSettings, StepSizes
 from penstock.models.decoder.lora_targets import adapter_bytes
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.towers.tower import LoadedTower, MediaSpec
+from penstock.runtime.media_memory import NO_MEDIA, MediaMemory
 from penstock.scheduler import MAX_DRAFT_TOKENS, NGRAM_INDEX_BYTES, step_token_limit
 
 log = logging.getLogger(__name__)
@@ -65,38 +63,6 @@ class CacheShape:
 
 
 @dataclass(frozen=True, slots=True)
-class MediaMemory:
-    """The memory of a model's media, in bytes.
-
-    `tower_bytes`: weights of the towers.
-    `scratch_bytes`: activations while a tower encodes the largest item.
-    `cache_bytes`: encoded items.
-    `row_bytes`: buffers of a step for encoded rows.
-    """
-
-    tower_bytes: int = 0
-    scratch_bytes: int = 0
-    cache_bytes: int = 0
-    row_bytes: int = 0
-
-    @property
-    def total_bytes(self) -> int:
-        return self.tower_bytes + self.scratch_bytes + self.cache_bytes + self.row_bytes
-
-    def terms(self) -> str:
-        """Return the terms of the memory formula in MiB, each with a plus sign after it."""
-        if not self.total_bytes:
-            return ""
-        return (
-            f"{_mib(self.tower_bytes)} towers + {_mib(self.cache_bytes)} encoder cache + "
-            f"{_mib(self.scratch_bytes + self.row_bytes)} media buffers + "
-        )
-
-
-NO_MEDIA: Final = MediaMemory()
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """The memory of a CPU engine, in bytes, and the sizes that determine it.
 
@@ -136,34 +102,25 @@ class MemoryPlan:
             f"{cache.blocks} blocks x {cache.block_size} tokens x {cache.layers} layers x 2 x "
             f"{cache.kv_heads} heads x {cache.head_dim} x {cache.item_bytes} bytes"
         )
-        adapters = f"{_mib(self.adapter_bytes)} adapters + " if self.adapter_bytes else ""
-        index = f"{_mib(self.ngram_index_bytes)} n-gram index + " if self.ngram_index_bytes else ""
+        adapters = f"{mib(self.adapter_bytes)} adapters + " if self.adapter_bytes else ""
+        index = f"{mib(self.ngram_index_bytes)} n-gram index + " if self.ngram_index_bytes else ""
         return (
-            f"{_mib(self.weight_bytes)} weights + {self.media.terms()}{adapters}"
-            f"{_mib(cache.size_bytes)} cache ({shape}) + "
-            f"{_mib(self.buffer_bytes)} buffers ({self.step_tokens} tokens a step) + "
-            f"{_mib(self.row_bytes)} rows + {_mib(self.history_bytes)} penalties and DRY + "
-            f"{index}{_mib(FIXED_BYTES)} fixed = "
-            f"{_mib(self.total_bytes)} MiB"
+            f"{mib(self.weight_bytes)} weights + {media_terms(self.media)}{adapters}"
+            f"{mib(cache.size_bytes)} cache ({shape}) + "
+            f"{mib(self.buffer_bytes)} buffers ({self.step_tokens} tokens a step) + "
+            f"{mib(self.row_bytes)} rows + {mib(self.history_bytes)} penalties and DRY + "
+            f"{index}{mib(FIXED_BYTES)} fixed = "
+            f"{mib(self.total_bytes)} MiB"
         )
 
 
-def media_memory(
-    width: int,
-    media: MediaSpec | None,
-    towers: Iterable[LoadedTower],
-    settings: EngineSettings,
-) -> MediaMemory:
-    """Return the memory of the towers of a model: 0 for a model that reads only text. `width`:
-    numbers per embedding."""
-    if media is None:
-        return NO_MEDIA
-    step_tokens = settings.step_sizes(CPU_STEP_SIZES).max_num_batched_tokens
-    return MediaMemory(
-        tower_bytes=sum(tower.weight_bytes for tower in towers),
-        scratch_bytes=max((tower.scratch_bytes() for tower in media.towers), default=0),
-        cache_bytes=settings.encoder_cache_mb * MIB,
-        row_bytes=4 * step_tokens * width,
+def media_terms(media: MediaMemory) -> str:
+    """Return the terms of the memory formula for media in MiB, each with a plus sign after it."""
+    if not media.total_bytes:
+        return ""
+    return (
+        f"{mib(media.tower_bytes)} towers + {mib(media.cache_bytes)} encoder cache + "
+        f"{mib(media.scratch_bytes + media.row_bytes)} media buffers + "
     )
 
 
@@ -231,9 +188,9 @@ def warn_of_short_context(spec: DecoderSpec, settings: EngineSettings, plan: Mem
         "the context is %s tokens, because the KV cache of %s MiB holds no more; %s tokens need"
         " a kv_cache_memory_mb of %s",
         f"{plan.max_model_len:,}",
-        _mib(cache.size_bytes),
+        mib(cache.size_bytes),
         f"{wanted:,}",
-        _mib(enough.size_bytes),
+        mib(enough.size_bytes),
     )
 
 
@@ -249,8 +206,7 @@ def refuse_bytes(needed: int, available_bytes: int | None, formula: str, advice:
     if available_bytes is None or needed <= available_bytes:
         return
     raise ModelError(
-        f"the model does not fit: {formula}, but {_mib(available_bytes)} MiB are available;"
-        f" {advice}"
+        f"the model does not fit: {formula}, but {mib(available_bytes)} MiB are available; {advice}"
     )
 
 
@@ -272,7 +228,7 @@ def _wanted_blocks(settings: EngineSettings, max_model_len: int, one_block: Cach
     blocks = settings.kv_cache_memory_mb * MIB // one_block.size_bytes
     least = MIN_CONTEXT if settings.max_model_len is None else max_model_len
     if blocks * per_block < least:
-        enough = _mib(_ceil(least, per_block) * one_block.size_bytes)
+        enough = mib(_ceil(least, per_block) * one_block.size_bytes)
         raise ModelError(
             f"kv_cache_memory_mb is {settings.kv_cache_memory_mb}, which holds {blocks * per_block}"
             f" tokens of this "
@@ -344,7 +300,8 @@ def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_num_seqs: int, max_mod
     return 4 * (step_tokens * per_token + logits + max_model_len * spec.rope.rotary_dim)
 
 
-def _mib(size_bytes: int) -> str:
+def mib(size_bytes: int) -> str:
+    """Return a size in MiB, rounded up."""
     return f"{_ceil(size_bytes, MIB):,}"
 
 

@@ -20,6 +20,7 @@ from penstock.runtime.adapter_rows import GroupedRows, group_rows
 from penstock.runtime.logits_processors import LogitsProcessorTable, RowLogitsProcessors
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.min_tokens import FilledMasks, apply_min_tokens
+from penstock.runtime.sample_rows import sample_rows_of
 from penstock.scheduler.types import NO_ADAPTER, Admit, Chunk, StepPlan
 
 Ints = npt.NDArray[np.int32]
@@ -156,7 +157,7 @@ class RowTable:
             rope_positions = shifted
             if not is_plain:
                 rope_positions, media = self._media.inputs(chunks, shifted, positions, query_starts)
-        sample_rows = _sample_rows(chunks, query_starts)
+        sample_rows = sample_rows_of(chunks, query_starts)
         token_slots = self._adapter_slots[token_rows]
         return self._inputs(
             positions=positions,
@@ -198,6 +199,13 @@ class RowTable:
         columns = (self._temperature, self._top_k, self._top_p, self._min_p, self._seed)
         last = self._tokens[index, known - 1]
         return known, last, *(column[index] for column in columns)
+
+    def rope_shifts(self, rows: list[int]) -> Ints:
+        """Return for each of `rows` the number that is added to cache positions for RoPE; see
+        `MediaTable`."""
+        index = np.array(rows, np.intp)
+        zeros = np.zeros(len(rows), np.int32)
+        return zeros if self._media is None else self._media.shifted(index, zeros)
 
     def adjustments(self, rows: list[int]) -> tuple[Floats, Ints]:
         """Return the numbers of the logits processors that the device stores; see
@@ -333,25 +341,3 @@ class RowTable:
         self._top_k[row] = max(sampling.top_k or 0, 0)
         self._top_p[row] = 1.0 if sampling.top_p is None else sampling.top_p
         self._min_p[row] = sampling.min_p or 0.0
-
-
-def _sample_rows(chunks: tuple[Chunk, ...], query_starts: Ints) -> Ints:
-    """Return the indices of the tokens of a step whose logits are needed: first each token at which
-    a row samples, followed by its draft tokens, then the tokens whose next token is scored."""
-    samples = [index for index, chunk in enumerate(chunks) if chunk.samples]
-    rows = query_starts[1:][samples] - np.int32(1)
-    if any(chunk.draft_tokens for chunk in chunks):
-        counts = np.array([1 + len(chunk.draft_tokens) for chunk in chunks if chunk.samples])
-        rows = (np.repeat(rows, counts) - _countdown(counts)).astype(np.int32)
-    scored = [
-        np.arange(chunk.num_scores, dtype=np.int32) + (start + chunk.score_from - chunk.start)
-        for chunk, start in zip(chunks, query_starts.tolist(), strict=False)
-        if chunk.num_scores
-    ]
-    return np.concatenate([rows, *scored]) if scored else rows
-
-
-def _countdown(counts: Index) -> Index:
-    """Return the concatenation of n - 1, ..., 1, 0 for each count n."""
-    ends = np.cumsum(counts)
-    return np.repeat(ends, counts) - 1 - np.arange(ends[-1])

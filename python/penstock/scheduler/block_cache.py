@@ -8,6 +8,7 @@ other sequences can wait for it.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 
 from penstock.scheduler.block_pool import BlockPool
@@ -232,11 +233,11 @@ class BlockCache:
 
 def media_key(spans: Iterable[MediaSpan], first: int, count: int) -> bytes:
     """Return bytes that identify the media of the tokens [first, first + count) of a prompt: for
-    each span that touches them, its digest and its start relative to `first`. Return no bytes
-    without media."""
+    each span that touches them, its digest, its length and its start relative to `first`. Return no
+    bytes without media."""
     key = b""
     for span in spans:
         if span.start < first + count and first < span.start + span.length:
-            start = (span.start - first).to_bytes(8, "little", signed=True)
-            key += len(span.digest).to_bytes(4, "little") + span.digest + start
+            place = struct.pack("<Iqq", len(span.digest), span.start - first, span.length)
+            key += place + span.digest
     return key

@@ -183,6 +183,11 @@ async def test_a_stored_response_keeps_its_images(llava: Path) -> None:
         assert await served.encoded() == 1
         items = await client.responses.input_items.list(first.id)
         assert items.data[0].content[0].type == "input_image"
+        assert items.data[0].content[0].image_url is None
+        items = await client.responses.input_items.list(
+            first.id, include=["message.input_image.image_url"]
+        )
+        assert items.data[0].content[0].image_url == data_url(RED)
 
 
 async def test_images_of_function_outputs(llava: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
+from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
+    _get_feat_extract_output_lengths,
+)
 
 from tests.support.vision_models import TEXT, randomized
 
@@ -78,6 +83,24 @@ def _whole_windows(samples: np.ndarray) -> Heard:
     return Heard({"input_features": features}, len(features) * 375)
 
 
+def _unpadded(samples: np.ndarray) -> Heard:
+    """Return the inputs of Qwen3-Omni, as its processor makes them."""
+    made = _extractor()(
+        samples,
+        sampling_rate=RATE,
+        padding=True,
+        truncation=False,
+        return_attention_mask=True,
+        return_tensors="pt",
+    )
+    frames = made["attention_mask"].sum(-1)
+    inputs = {
+        "input_features": made["input_features"],
+        "feature_attention_mask": made["attention_mask"],
+    }
+    return Heard(inputs, int(_get_feat_extract_output_lengths(frames)))
+
+
 CASES = {
     "qwen2-audio": AudioCase(
         "Qwen2Audio",
@@ -102,6 +125,27 @@ CASES = {
         _whole_windows,
     ),
 }
+OMNI = AudioCase(
+    "Qwen3OmniMoeThinker",
+    {
+        "d_model": 32,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 48,
+        "downsample_hidden_size": 16,
+        "output_dim": 64,
+        "n_window_infer": 200,
+    },
+    _unpadded,
+)
+"""A model whose embeddings cannot be observed as those of CASES can."""
+_EXPERTS = {
+    "moe_intermediate_size": 32,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "norm_topk_prob": True,
+}
+_NO_VISION = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32}
 
 
 def small_model(case: AudioCase) -> Any:
@@ -116,6 +160,33 @@ def small_model(case: AudioCase) -> Any:
     config._attn_implementation = "eager"
     torch.manual_seed(0)
     return randomized(getattr(transformers, f"{case.name}ForConditionalGeneration")(config))
+
+
+def small_thinker() -> Any:
+    """Return Qwen3-Omni's thinker in float32."""
+    config = transformers.Qwen3OmniMoeThinkerConfig(
+        text_config=TEXT | _EXPERTS | {"model_type": "qwen3_omni_moe_text"},
+        audio_config=OMNI.audio,
+        vision_config=_NO_VISION | {"out_hidden_size": 64, "deepstack_visual_indexes": [0]},
+        audio_token_id=AUDIO_TOKEN,
+    )
+    config._attn_implementation = "eager"
+    config.vision_start_token_id = -1  # transformers' model reads it, and no prompt has it
+    torch.manual_seed(0)
+    return randomized(transformers.Qwen3OmniMoeThinkerForConditionalGeneration(config))
+
+
+def save_thinker(folder: Path, model: Any) -> Path:
+    """Save the thinker as a part of Qwen3-Omni."""
+    save(folder, model)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {f"thinker.{name}": one for name, one in tensors.items()}, folder / "model.safetensors"
+    )
+    keys = json.loads((folder / "config.json").read_text())
+    whole = {"architectures": ["Qwen3OmniMoeForConditionalGeneration"], "thinker_config": keys}
+    (folder / "config.json").write_text(json.dumps(whole))
+    return folder
 
 
 def save(folder: Path, model: Any) -> Path:

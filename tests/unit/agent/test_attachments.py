@@ -118,6 +118,9 @@ async def test_containers_of_audio_and_video_are_told_apart(attachments: Attachm
     request = await attachments.preview(asking(*parts), ("audio", "video"))
     (message,) = request.messages or ()
     assert [type(part) for part in message.parts] == [Video, Audio, Audio, Video]
+    heard = await attachments.preview(asking(*parts), ("audio",))
+    (message,) = heard.messages or ()
+    assert [type(part) for part in message.parts] == [Audio] * 4
 
 
 async def test_binary_is_metadata_only(attachments: Attachments, store: Store) -> None:

@@ -15,7 +15,13 @@ from penstock.config import (
     read_environment,
 )
 from penstock.config.load_settings import load_engine, load_serving
-from penstock.config.validation import ENGINE_RANGES, SERVER_RANGES, STORE_RANGES, check_models
+from penstock.config.validation import (
+    ENGINE_RANGES,
+    MEDIA_RANGES,
+    SERVER_RANGES,
+    STORE_RANGES,
+    check_models,
+)
 
 EMPTY = read_environment({"HOME": "/home/u"})
 
@@ -187,6 +193,33 @@ def test_server_ranges_are_closed(name):
 def test_store_ranges_are_closed(name):
     with pytest.raises(SettingsError, match=name):
         load(store={name: STORE_RANGES[name][1] + 1})
+
+
+@pytest.mark.parametrize("name", sorted(MEDIA_RANGES))
+def test_media_ranges_are_closed(name):
+    least, most = MEDIA_RANGES[name]
+    assert getattr(load(server={name: least})[1].media, name) == least
+    assert getattr(load(server={name: most})[1].media, name) == most
+    for value in (least - 1, most + 1):
+        with pytest.raises(SettingsError, match=name):
+            load(server={name: value})
+
+
+def test_media_has_a_table_of_its_own(tmp_path):
+    file = tmp_path / "penstock.toml"
+    file.write_text("[media]\nmax_video_frames = 8\nmedia_processes = 3\n")
+    _, server = load(server={"media_processes": 1}, file=file)
+    assert (server.media.max_video_frames, server.media.media_processes) == (8, 1)
+    file.write_text("[media]\nmax_frames = 8\n")
+    with pytest.raises(SettingsError, match=r"unknown key 'max_frames' in \[media\]"):
+        load(file=file)
+    file.write_text("[server.media]\nmax_video_frames = 8\n")
+    with pytest.raises(SettingsError, match=r"\[media\] is a table of its own"):
+        load(file=file)
+
+
+def test_the_encoder_cache_has_a_size_with_a_unit():
+    assert load({"encoder_cache_mb": "2GiB"})[0].encoder_cache_mb == 2048
 
 
 def test_store_has_a_table_and_options_of_its_own(tmp_path):

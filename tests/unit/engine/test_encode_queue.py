@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from penstock.base.errors import InvalidRequest
+from penstock.base.errors import InvalidRequest, Overloaded
+from penstock.engine.media import encode_queue
 from penstock.engine.media.encode_queue import EncodeQueue
 from penstock.engine.media.encoder_cache import EncoderCache
 from penstock.engine.types import EngineGauges, MediaItem
@@ -135,6 +137,31 @@ def test_media_larger_than_the_cache_are_refused_with_numbers() -> None:
         setup.queue.check([image("a", rows=2**16), image("b", rows=2**16)])
 
 
+def test_an_item_must_have_as_many_tokens_in_every_request() -> None:
+    setup = Setup()
+    one = image("a", rows=4)
+    other = msgspec.structs.replace(one, runs=((0, 3),))
+    setup.enter("waits", one)
+    with pytest.raises(InvalidRequest, match="the image has 3 tokens, but 4 embeddings"):
+        setup.queue.check([other])
+    setup.run()
+    with pytest.raises(InvalidRequest, match="the image has 3 tokens, but 4 embeddings"):
+        setup.queue.check([other])
+    setup.queue.check([one])
+
+
+def test_prepared_media_that_wait_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encode_queue, "MAX_WAITING_BYTES", 10)
+    setup = Setup()
+    setup.queue.check([image("more than ten bytes")])
+    setup.enter("one", image("12345678"))
+    setup.queue.check([image("12345678")])
+    with pytest.raises(Overloaded, match="1 images, videos or recordings are waiting"):
+        setup.queue.check([image("123")])
+    setup.run()
+    setup.queue.check([image("123")])
+
+
 def test_an_item_with_more_bytes_than_expected_is_kept_while_it_is_used() -> None:
     setup = Setup(room=8, deep=3)
     setup.enter("one", image("a"))
@@ -196,7 +223,7 @@ def test_pieces_go_on_until_the_budget_is_spent() -> None:
     queue.enter("r", [image("a", pieces=9)])
     queue.advance(budget_s=0)
     assert len(setup.tower.pieces) == 1
-    queue.advance(budget_s=4)
+    queue.advance(budget_s=4.5)
     assert len(setup.tower.pieces) == 5
     gauges = EngineGauges()
     queue.report(gauges)

@@ -14,12 +14,13 @@ from PIL import Image as PillowImage
 
 from penstock.agent import AgentLoop, Runners
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import Audio, Image, Message, Text, Video
+from penstock.dialog import Audio, ConversationInput, Image, Message, Text, Video
 from penstock.engine.types import EngineInfo
 from penstock.generation import Generator
 from penstock.generation.media.loader import MediaLoader
 from penstock.llm import LLM, EmbeddedModel
 from penstock.llm.content import content_parts
+from penstock.llm.requests import embedding_inputs
 from penstock.text import ChatTemplate
 from tests.support.checkpoints.tiny_tokenizer import CHATML
 from tests.support.media.small_processor import (
@@ -152,3 +153,24 @@ def test_other_parts_are_refused_by_their_place(part: Any, message: str) -> None
 def test_messages_of_the_dialog_are_taken_as_they_are(llm: LLM, engine: ScriptedEngine) -> None:
     llm.chat([Message("user", (Image(data=RED),))])
     assert len(engine.requests[0].media) == 1
+
+
+def test_inputs_of_embeddings_are_told_apart() -> None:
+    image = Image(data=RED)
+
+    def conversation(*parts: Any) -> ConversationInput:
+        return ConversationInput((Message("user", parts),))
+
+    for single, expected in (
+        ("a", "a"),
+        ([1, 2], (1, 2)),
+        (RED, conversation(image)),
+        ({"type": "image", "image": RED}, conversation(image)),
+    ):
+        assert embedding_inputs(single) == (expected,)
+    assert embedding_inputs(["a", [1, 2], RED, ["b", RED]]) == (
+        "a",
+        (1, 2),
+        conversation(image),
+        conversation(Text("b"), image),
+    )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
+import sys
 
 import pytest
 
 from penstock.base.errors import InvalidRequest
+from penstock.media.landlock import landlock_abi
 from penstock.media.seccomp import SealError, filter_program
 from tests.support.hostile_decoder import KILLED, REFUSED, pixels_of
 from tests.support.media_files import image_file, picture
@@ -54,8 +58,9 @@ def test_memory_is_limited(hostile_pool):
 
 
 def test_the_text_of_an_exception_stays_inside(hostile_pool, caplog):
-    with pytest.raises(InvalidRequest) as caught:
+    with caplog.at_level("INFO"), pytest.raises(InvalidRequest) as caught:
         attempt(hostile_pool, "raise an exception with a secret")
+    assert "the image cannot be decoded: LookupError in __main__:" in caplog.text
     assert "secret" not in caught.value.message + caplog.text
 
 
@@ -66,6 +71,44 @@ def test_a_hanging_process_is_ended(hostile_pool, monkeypatch):
         with pytest.raises(InvalidRequest, match="takes too long"):
             attempt(hostile_pool, "hang")
     assert is_well(hostile_pool)
+
+
+@pytest.mark.skipif(landlock_abi() == 0, reason="the kernel has no Landlock")
+def test_landlock_needs_no_privileges():
+    program = """
+import os, sys
+from penstock.media import landlock, seccomp
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+seccomp.forbid_new_privileges()
+assert landlock.deny_all()
+try:
+    os.listdir("/")
+except PermissionError:
+    print("refused")
+"""
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, timeout=60).stdout == b"refused\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="the tests already run without privileges")
+def test_a_user_without_privileges_can_seal_a_process():
+    program = """
+import os
+from penstock.media.plain_processor import PlainProcessor
+from penstock.media.rehearsal import rehearse
+from penstock.media.seal import seal
+rehearse(PlainProcessor())
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+seal(2**30)
+os.write(1, b"sealed")
+"""
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, timeout=60).stdout == b"sealed"
 
 
 def test_the_filter_knows_both_architectures():

@@ -45,7 +45,7 @@ def test_transparent_pixels_become_white():
     rgba = np.dstack([picture(), np.full((24, 32), 255, np.uint8)])
     rgba[:12, :, 3] = 0
     rgba[12:14, :, 3] = 128
-    pixels = decoded(image_file(Image.fromarray(rgba, "RGBA"), "PNG"))
+    pixels = decoded(image_file(Image.fromarray(rgba), "PNG"))
     assert (pixels[:12] == 255).all()
     np.testing.assert_array_equal(pixels[14:], picture()[14:])
     blended = (picture()[12:14].astype(float) * 128 + 255 * 127) / 255

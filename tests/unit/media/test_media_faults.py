@@ -6,6 +6,7 @@ import asyncio
 import os
 import select
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -124,6 +125,24 @@ async def sealed(pid: int) -> None:
         await asyncio.sleep(0)
 
 
+def test_a_process_ends_with_its_server():
+    """The server of this test ends without closing its pool."""
+    server = """
+import asyncio, os
+from penstock.media.decoders import MediaDecoders
+from penstock.media.limits import MediaLimits
+async def serve():
+    pool = MediaDecoders(None, MediaLimits(processes=1))
+    await pool.prepare("image", bytes.fromhex("%s"), "a")
+    print(pool.pids[0], flush=True)
+    os._exit(1)
+asyncio.run(serve())
+"""
+    command = [sys.executable, "-c", server % PNG.hex()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    asyncio.run(ended(int(done.stdout)))
+
+
 async def test_a_cancelled_item_ends_its_process():
     pool = MediaDecoders(None, ONE, program=HOSTILE)
     before = children()
@@ -156,7 +175,7 @@ async def test_closing_ends_work_in_progress():
     before = children()
     task = asyncio.create_task(pool.prepare("image", HANG, "a"))
     await sealed(await new_child(before))
-    await pool.close()
+    await asyncio.gather(pool.close(), pool.close())
     with pytest.raises(Unavailable):
         await task
     assert children() == before

@@ -92,7 +92,7 @@ OPERATIONS: Final = (
         EmbeddingEndpoint,
         id="createEmbedding",
         tag=TAG,
-        summary="Embed texts (OpenAI Embeddings)",
+        summary="Embed texts and images (OpenAI Embeddings)",
         request=EmbeddingRequest,
         example={"model": "default", "input": ["a river", "a mountain"]},
         response=EmbeddingResponse,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from operator import itemgetter
@@ -231,14 +231,15 @@ class ListInputItems:
         stored = await self._runs.get(id)
         if stored is None:
             raise_response_not_found(id)
-        check_include(values_of(scope, "include"))
+        include = values_of(scope, "include")
+        check_include(include)
         # In a thread, because a conversation may have very many items.
-        page = await asyncio.to_thread(_items_page, stored, query_of(scope))
+        page = await asyncio.to_thread(_items_page, stored, query_of(scope), include)
         await send_json(page, send)
 
 
-def _items_page(stored: StoredResponse, query: Mapping[str, str]) -> bytes:
-    items = in_order(input_items(input_of(stored), stored.id)[::-1], query)
+def _items_page(stored: StoredResponse, query: Mapping[str, str], include: Sequence[str]) -> bytes:
+    items = in_order(input_items(input_of(stored), stored.id, include)[::-1], query)
     page, more = page_of(
         items, query, itemgetter("id"), default_limit=DEFAULT_ITEMS, max_limit=MAX_ITEMS
     )

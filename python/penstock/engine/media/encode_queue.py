@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.base.errors import InvalidRequest, ServiceError
+from penstock.base.errors import InvalidRequest, Overloaded, ServiceError
 from penstock.engine.media.encoder_cache import EncoderCache
 from penstock.engine.types import EngineGauges, MediaItem
 from penstock.models.media.prepared import MediaKind
@@ -21,7 +21,15 @@ from penstock.runtime.media import EncodeError, Encoding, RuntimeMedia
 log = logging.getLogger(__name__)
 
 MIB: Final = 1 << 20
+MAX_WAITING_BYTES: Final = 512 * MIB
+"""Most bytes of prepared media that wait to be encoded."""
+
 NOT_ENCODED: Final = "the {kind} could not be encoded"
+
+
+def num_rows(item: MediaItem) -> int:
+    """Return the number of tokens that take rows of an item."""
+    return sum(count for _, count in item.runs)
 
 
 @dataclass(slots=True)
@@ -65,15 +73,32 @@ class EncodeQueue:
         return self._job is not None or self._next() is not None
 
     def check(self, items: Iterable[MediaItem]) -> None:
-        """Raise InvalidRequest if the encoded items of one request exceed the encoder cache."""
-        rows = {item.digest: sum(count for _, count in item.runs) for item in items}
-        needed = sum(rows.values()) * self._bytes_per_row
+        """Raise InvalidRequest if the encoded items of one request exceed the encoder cache, or an
+        item has another number of tokens than in another request, and Overloaded if too many
+        prepared media wait."""
+        distinct = {item.digest: item for item in items}
+        needed = sum(map(num_rows, distinct.values())) * self._bytes_per_row
         if needed > self.cache.max_bytes:
             raise InvalidRequest(
                 f"the media of this request need {-(-needed // MIB)} MiB when encoded; the limit is"
                 f" {self.cache.max_bytes // MIB} MiB (encoder_cache_mb)",
                 field="prompt",
                 code="media_too_large",
+            )
+        waiting = self._waiting_items()
+        for digest, item in distinct.items():
+            known = waiting.get(digest)
+            rows = self.cache.num_rows(digest) if known is None else num_rows(known)
+            if rows not in (None, num_rows(item)):
+                raise InvalidRequest(
+                    f"the {item.media.kind} has {num_rows(item)} tokens, but {rows} embeddings",
+                    field="prompt",
+                )
+        size = sum(len(item.media.data) for item in (waiting | distinct).values())
+        if waiting and size > MAX_WAITING_BYTES:
+            raise Overloaded(
+                f"{len(waiting)} images, videos or recordings are waiting already; try again later",
+                retry_after_s=1,
             )
 
     def report(self, gauges: EngineGauges) -> None:
@@ -87,11 +112,12 @@ class EncodeQueue:
     def enter(self, request_id: str, items: Iterable[MediaItem]) -> bool:
         """Queue the media of a request. Return True if all of them are encoded already; the request
         holds them then."""
-        distinct = {item.digest: item for item in items}
+        waiting = self._waiting_items()
+        # Equal items share the memory of the first one.
+        distinct = {item.digest: waiting.get(item.digest, item) for item in items}
         if not distinct:
             return True
-        wanted = {digest for waiting in self._waiting.values() for digest in waiting}
-        known = sum(digest in self.cache or digest in wanted for digest in distinct)
+        known = sum(digest in self.cache or digest in waiting for digest in distinct)
         self._hits += known
         self._misses += len(distinct) - known
         if all(digest in self.cache for digest in distinct):
@@ -115,26 +141,28 @@ class EncodeQueue:
         self._hold_oldest()
 
     def advance(self, budget_s: float) -> dict[str, str | None]:
-        """Encode one piece, and more until `budget_s` seconds have passed. Return the requests
-        whose media are all encoded now, with None, and the requests whose media cannot be encoded,
-        with the error message for the client."""
+        """Encode one piece, and more as long as a piece like the last one fits into `budget_s`
+        seconds. Return the requests whose media are all encoded now, with None, and the requests
+        whose media cannot be encoded, with the error message for the client."""
         news: dict[str, str | None] = {}
         begin = now = self._clock()
         while (job := self._job or self._start()) is not None:
             self._advance(job, news)
-            now = self._clock()
-            if now - begin >= budget_s:
+            before, now = now, self._clock()
+            if now - begin + (now - before) >= budget_s:
                 break
         self._encode_s += now - begin
         return news
+
+    def _waiting_items(self) -> dict[bytes, MediaItem]:
+        return {digest: item for own in self._waiting.values() for digest, item in own.items()}
 
     def _start(self) -> _Job | None:
         """Start to encode the next item, if there is one and it has room. Return its job."""
         item = self._next()
         if item is not None:
-            rows = sum(count for _, count in item.runs)
             pieces = self._media.encode(item.media)
-            self._job = _Job(item.digest, item.media.kind, rows, pieces)
+            self._job = _Job(item.digest, item.media.kind, num_rows(item), pieces)
         return self._job
 
     def _next(self) -> MediaItem | None:
@@ -144,7 +172,7 @@ class EncodeQueue:
         if oldest is None:
             return None
         item = next(one for key, one in self._waiting[oldest].items() if key not in self.cache)
-        size = sum(count for _, count in item.runs) * self._bytes_per_row
+        size = num_rows(item) * self._bytes_per_row
         others = any(request_id != oldest for request_id in self._held)
         fits = self.cache.held_bytes + size <= self.cache.max_bytes
         return item if fits or not others else None

@@ -23,6 +23,7 @@ class EncoderCache:
         self.size_bytes = 0
         self._media = media
         self._sizes: OrderedDict[bytes, int] = OrderedDict()
+        self._rows: dict[bytes, int] = {}
         self._holders: Counter[bytes] = Counter()
 
     def __contains__(self, digest: bytes) -> bool:
@@ -32,6 +33,10 @@ class EncoderCache:
     def held_bytes(self) -> int:
         """Bytes of the items that requests hold."""
         return sum(self._sizes[digest] for digest in self._holders)
+
+    def num_rows(self, digest: bytes) -> int | None:
+        """Return the number of rows of an item, or None if the cache does not have it."""
+        return self._rows.get(digest)
 
     def hold(self, digests: Iterable[bytes]) -> None:
         """Hold items that the cache has."""
@@ -54,6 +59,7 @@ class EncoderCache:
         self._evict(size)
         self._media.keep(digest, encoded)
         self._sizes[digest] = size
+        self._rows[digest] = len(encoded.rows)
         self.size_bytes += size
 
     def _evict(self, needed: int) -> None:
@@ -63,4 +69,5 @@ class EncoderCache:
             if self.size_bytes + needed <= self.max_bytes:
                 return
             self.size_bytes -= self._sizes.pop(digest)
+            del self._rows[digest]
             self._media.drop(digest)

@@ -26,6 +26,7 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "Qwen2AudioForConditionalGeneration": "qwen2",
     "Qwen2VLForConditionalGeneration": "qwen2",
     "Qwen2_5_VLForConditionalGeneration": "qwen2",
+    "Qwen3OmniMoeForConditionalGeneration": "qwen3_moe",
     "Qwen3VLForConditionalGeneration": "qwen3",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_moe",
     "SmolVLMForConditionalGeneration": "llama",
@@ -39,6 +40,7 @@ _FAMILY_TYPES: Final = {
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl": "qwen2",
     "qwen2_5_vl_text": "qwen2",
+    "qwen3_omni_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
 }
@@ -96,10 +98,18 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """`model_type` of a `text_config` -> the defaults of its config class in transformers, which
 override the family's defaults: multimodal models are published with only the keys that differ."""
-_ROOTS: Final = ("model.language_model.", "language_model.model.", "model.text_model.", "model.")
+_ROOTS: Final = (
+    *("model.language_model.", "language_model.model.", "model.text_model.", "thinker.model."),
+    "model.",
+)
+_HEADS: Final = {
+    "language_model.model.": "language_model.lm_head",
+    "thinker.model.": "thinker.lm_head",
+}
+"""Root of the language model's tensors -> the name of the head, if it is not "lm_head"."""
 _OTHER_PARTS: Final = re.compile(
-    r"(model\.)?(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|connector"
-    r"|image_newline)"
+    r"(thinker\.)?(model\.)?(visual|vision_tower|vision_model|audio_tower|multi_modal_projector"
+    r"|connector|image_newline|talker|code2wav)"
     r"(\..*)?"
 )
 
@@ -109,10 +119,14 @@ def text_backbone_config(config: Mapping[str, Any]) -> dict[str, Any]:
     multimodal. The keys come from `text_config`; older configs have them at the top level."""
     if multimodal_architecture(config) is None:
         return dict(config)
+    architecture = config["architectures"][0]
+    thinker = config.get("thinker_config")  # of a model that also speaks
+    if isinstance(thinker, dict):
+        config = thinker
     inner = config.get("text_config")
     if not isinstance(inner, dict):
         inner = config
-    kind = inner.get("model_type") or MULTIMODAL_ARCHITECTURES[config["architectures"][0]]
+    kind = inner.get("model_type") or MULTIMODAL_ARCHITECTURES[architecture]
     known = kind if isinstance(kind, str) else ""
     return {
         **_DEFAULTS.get(known, {}),
@@ -142,7 +156,7 @@ def text_backbone_names(names: TensorNames, tensors: Collection[str]) -> TensorN
         embedding=f"{root}embed_tokens",
         final_norm=f"{root}norm",
         layer=f"{root}layers.{{}}.",
-        head="language_model.lm_head" if root == "language_model.model." else "lm_head",
+        head=_HEADS.get(root, "lm_head"),
         ignored=_OTHER_PARTS if names.ignored is None else _either(_OTHER_PARTS, names.ignored),
     )
 

@@ -19,7 +19,6 @@ from penstock.models.configuration.media_config import (
     TOWER_ROOTS,
     activation_of,
     read_model_config,
-    text_width,
     token_name,
     two_layers,
 )
@@ -40,10 +39,18 @@ START, END, THUMBNAIL = "<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"
 MOST_TILES: Final = 64
 
 
+class Lfm2TextConfig(msgspec.Struct, frozen=True):
+    """The key of `text_config` that the projector needs, with the default of transformers'
+    Lfm2Config."""
+
+    hidden_size: int = 2560
+
+
 class Lfm2VlConfig(msgspec.Struct):
     """The keys of config.json, with the defaults of transformers' Lfm2VlConfig."""
 
     vision_config: dict[str, Any]
+    text_config: Lfm2TextConfig = Lfm2TextConfig()
     image_token_id: int = 396
     projector_hidden_act: str = "gelu"
     projector_hidden_size: int = 2560
@@ -144,7 +151,7 @@ class Lfm2Rows:
 
 def read_folder(folder: Path) -> MediaSpec:
     """Read the media side of a folder. See MediaFamily."""
-    config, keys, where = read_model_config(folder, Lfm2VlConfig)
+    config, _, where = read_model_config(folder, Lfm2VlConfig)
     images = read_image_config(folder, Lfm2VlImageConfig)
     vision = vision_of(config.vision_config, where, TOWER_ROOTS)
     merge = config.downsample_factor
@@ -159,7 +166,7 @@ def read_folder(folder: Path) -> MediaSpec:
         vision.spec.hidden_size,
         two_layers(
             config.projector_hidden_size,
-            text_width(keys, where),
+            config.text_config.hidden_size,
             activation_of(config.projector_hidden_act, where),
             biased=config.projector_bias,
         ),

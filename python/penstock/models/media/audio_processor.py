@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.models.media.log_mel import HOP, SAMPLING_RATE, log_mel
+from penstock.models.media.log_mel import HOP, SAMPLING_RATE, WINDOW, log_mel
 from penstock.models.media.prepared import Frames, MediaKind, Pixels, PreparedMedia, Sound
 from penstock.models.media.processor import Encode, Expansion, PlacedMedia
 
@@ -114,6 +114,24 @@ class WholeWindows:
     def rows(self, media: PreparedMedia) -> int:
         """See AudioFeatures."""
         return media.shape[1] // self.frames * self.window_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Unpadded:
+    """Features of a recording without padding. `rows_of(frames)`: the rows of the tower's
+    result."""
+
+    mels: int
+    rows_of: Callable[[int], int]
+
+    def features(self, sound: Sound) -> PreparedMedia:
+        """See AudioFeatures."""
+        samples = padded(sound, max(len(sound.samples), WINDOW))
+        return PreparedMedia.of("audio", log_mel(samples, self.mels))
+
+    def rows(self, media: PreparedMedia) -> int:
+        """See AudioFeatures."""
+        return self.rows_of(media.shape[1])
 
 
 def padded(sound: Sound, count: int) -> npt.NDArray[np.float32]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
-from penstock.kernels.ops_interface import LayerCache, Ops, StepInputs
+from penstock.kernels.ops_interface import CacheDtype, LayerCache, Ops, StepInputs
 
 Tensor = TypeVar("Tensor")
 Ints = npt.NDArray[np.int32]
@@ -76,10 +76,12 @@ def pieces_of(
 
 
 def empty_cache(
-    ops: Ops[Tensor], groups: Sequence[Sequence[int]], heads: int, head_dim: int
+    ops: Ops[Tensor],
+    groups: Sequence[Sequence[int]],
+    heads: int,
+    head_dim: int,
+    dtype: CacheDtype = "f32",
 ) -> LayerCache[Tensor]:
     """Return a key-value cache that holds one layer for each of several divisions into groups."""
     blocks = max(sum(-(-length // BLOCK_ROWS) for length in division) for division in groups)
-    keys = np.zeros((blocks, heads, head_dim, BLOCK_ROWS), np.float32)
-    values = np.zeros((blocks, heads, BLOCK_ROWS, head_dim), np.float32)
-    return LayerCache(ops.constant(keys), ops.constant(values))
+    return ops.new_cache((blocks, heads, head_dim, BLOCK_ROWS), dtype)

@@ -146,10 +146,7 @@ def _attention_state(
 ) -> tuple[LayerCache[Any], list[_Piece[Any]]]:
     """Return the KV cache that all layers use in turn, and the pieces of all sequences."""
     blocks = [-(-length // _BLOCK_SIZE) for length in lengths]
-    shape = sum(blocks), spec.heads
-    keys = np.zeros((*shape, spec.head_dim, _BLOCK_SIZE), np.float32)
-    values = np.zeros((*shape, _BLOCK_SIZE, spec.head_dim), np.float32)
-    cache = LayerCache(ops.constant(keys), ops.constant(values))
+    cache = ops.new_cache((sum(blocks), spec.heads, spec.head_dim, _BLOCK_SIZE), "f32")
     return cache, list(_pieces(ops, lengths, blocks))
 
 

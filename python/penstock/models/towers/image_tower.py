@@ -151,9 +151,8 @@ class ImageTower(Generic[Tensor]):
             given = self._rows(spec.normalization.apply(patches[start : start + count]), grids)
             states = yield from self._vision.states(ops, given)
             features = self._features(ops, states, grids)
-            parts.append(self._projector.project(ops, features, grids))
+            parts.append((yield from self._projector.project(ops, features, grids)))
             start += count
-            yield
         rows: Any = parts[0] if len(parts) == 1 else _stacked(ops, parts)
         if spec.arrangement is not None:
             separator = None if self._separator is None else ops.constant(self._separator)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from penstock.models.decoder.spec import MAX_WIDTH, check_sizes
 from penstock.models.towers.activation import activate
 from penstock.models.towers.packed_layers import Norm
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
-from penstock.models.towers.vision_spec import NormKind, VisionActivation
+from penstock.models.towers.vision_spec import NormKind, VisionActivation, rows_per_piece
 from penstock.models.towers.vision_weights import TowerNorm
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
@@ -79,6 +80,12 @@ class ProjectorSpec:
         """The elements of a row of the result."""
         return self.layers[-1].outputs if self.layers else self.columns
 
+    @property
+    def operations(self) -> int:
+        """The operations of the linear layers for one row of the result."""
+        widths = [self.columns, *(layer.outputs for layer in self.layers)]
+        return 2 * sum(a * b for a, b in pairwise(widths))
+
     def rows_of(self, grid: tuple[int, int]) -> int:
         """Return the number of rows of the result for a grid of (rows, columns) of patches."""
         return (grid[0] // self.merge) * (grid[1] // self.merge)
@@ -134,8 +141,10 @@ class Projector(Generic[Tensor]):
         self._norm = Norm.packed(ops, weights.norm(), spec.norm_eps)
         self._layers = [(ops.pack_linear(weights.linear(one)), one) for one in spec.layers]
 
-    def project(self, ops: Ops[Tensor], states: Tensor, grids: Sequence[tuple[int, int]]) -> Tensor:
-        """Return the rows of the language model, [M, width].
+    def project(
+        self, ops: Ops[Tensor], states: Tensor, grids: Sequence[tuple[int, int]]
+    ) -> Generator[None, None, Tensor]:
+        """Return the rows of the language model, [M, width], with a `yield` after each piece.
 
         - `states`: [N, inputs], the patches of several images without class tokens.
         - `grids`: (rows, columns) of the patches of each image. Patches beyond whole squares are
@@ -144,7 +153,19 @@ class Projector(Generic[Tensor]):
         spec, x = self.spec, states
         if self._norm is not None and spec.norm_of == "patches":
             x = self._norm.apply(ops, x)
-        x = self._reduce(ops, x, grids)
+        reduced: Any = self._reduce(ops, x, grids)
+        yield
+        rows: Any = ops.constant(np.empty((len(reduced), spec.width), np.float32))
+        step = rows_per_piece(spec.operations)
+        for first in range(0, len(reduced), step):
+            piece = slice(first, first + step)
+            rows[piece] = self._layers_of(ops, reduced[piece])
+            yield
+        result: Tensor = rows
+        return result
+
+    def _layers_of(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
+        spec = self.spec
         if self._norm is not None and spec.norm_of == "squares":
             x = self._norm.apply(ops, x)
         for weight, layer in self._layers:

@@ -64,18 +64,31 @@ class TowerTensors:
         """Return a float tensor of any shape as a matrix, one row per index of the first
         dimension."""
         matrix = self._checkpoint.flattened(self._root + name)
-        return Dense(dequantize(matrix), "f32") if self._dtype == "f32" else matrix
+        return Dense(dequantize(matrix), "f32") if self._dtype == "f32" else as_bf16(matrix)
 
     def matrix(self, name: str) -> Matrix:
         """Return a matrix."""
         matrix = self._checkpoint.matrix(self._root + name)
-        return Dense(dequantize(matrix), "f32") if self._dtype == "f32" else matrix
+        if self._dtype == "f32":
+            return Dense(dequantize(matrix), "f32")
+        return as_bf16(matrix) if isinstance(matrix, Dense) else matrix
 
     def linear(self, names: Sequence[str], *, biased: bool) -> Linear:
         """Return the linear layer whose rows are those of the layers `names`, without `.weight` and
         `.bias`."""
         bias = np.concatenate([self.vector(f"{name}.bias") for name in names]) if biased else None
         return Linear(tuple(self.matrix(f"{name}.weight") for name in names), bias)
+
+
+def as_bf16(matrix: Dense) -> Dense:
+    """Return a float16 matrix as bfloat16 if no weight changes, as in a file that was converted
+    from bfloat16, else unchanged. Processors multiply bfloat16 twice as fast."""
+    if matrix.dtype != "f16":
+        return matrix
+    bits = matrix.data.astype(np.float32).view(np.uint32)
+    if (bits & 0xFFFF).any():
+        return matrix
+    return Dense((bits >> 16).astype(np.uint16), "bf16")
 
 
 def find_root(roots: Iterable[str], name: str, checkpoint: Checkpoint) -> str:

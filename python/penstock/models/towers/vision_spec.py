@@ -26,6 +26,13 @@ _ROW_UNIT: Final = 64
 _MOST_ROWS: Final = 512
 
 
+def rows_per_piece(operations: int) -> int:
+    """Return the number of rows that are computed between two yields if one row takes this many
+    operations: together about 4 billion, which take about 20 ms on two cores."""
+    rows = int(_PIECE_OPERATIONS / max(operations, 1)) // _ROW_UNIT * _ROW_UNIT
+    return min(max(rows, _ROW_UNIT), _MOST_ROWS)
+
+
 @dataclass(frozen=True, slots=True)
 class VisionSpec:
     """The configuration of a vision transformer with norms before its blocks. All sizes are counts
@@ -108,12 +115,9 @@ class VisionSpec:
 
     @property
     def piece_rows(self) -> int:
-        """The number of rows that are computed between two yields: about 4 billion operations of
-        one layer, which take about 20 ms on two cores."""
+        """The number of rows of a layer that are computed between two yields."""
         up = self.intermediate_size * (3 if self.gated else 2)
-        per_row = 2 * self.hidden_size * (4 * self.hidden_size + up)
-        rows = int(_PIECE_OPERATIONS / per_row) // _ROW_UNIT * _ROW_UNIT
-        return min(max(rows, _ROW_UNIT), _MOST_ROWS)
+        return rows_per_piece(2 * self.hidden_size * (4 * self.hidden_size + up))
 
     def scratch_bytes(self, rows: int) -> int:
         """Return the bytes of activations while `rows` rows are computed together."""

@@ -14,7 +14,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.ops_interface import HeadNorm, LayerCache, Ops
+from penstock.kernels.ops_interface import CacheDtype, HeadNorm, LayerCache, Ops
+from penstock.kernels.weights import Dense, Linear
 from penstock.models.decoder.rope import identity_table
 from penstock.models.towers.activation import activate
 from penstock.models.towers.attention_groups import Piece, empty_cache, pieces_of
@@ -67,9 +68,12 @@ class VisionTower(Generic[Tensor]):
         self._class_row = _class_row(weights)
         self._embedding_norm = Norm.packed(ops, weights.embedding_norm(), spec.norm_eps)
         self._layers: list[_Layer[Tensor]] = []
+        self._cache_dtype: CacheDtype = "f16"
         for index in range(spec.layers):
-            kind = spec.kinds[index] if spec.kinds else 0
-            self._layers.append(_packed_layer(ops, spec, weights.layer(index), kind))
+            kind, layer = spec.kinds[index] if spec.kinds else 0, weights.layer(index)
+            self._layers.append(_packed_layer(ops, spec, layer, kind))
+            if any(_is_float32(product.linear) for product in layer.qkv):
+                self._cache_dtype = "f32"
         self._final_norm = Norm.packed(ops, weights.final_norm(), spec.norm_eps)
 
     def states(
@@ -83,7 +87,8 @@ class VisionTower(Generic[Tensor]):
         groups = [[length + extra for length in division] for division in rows.groups]
         table, positions = self._rope(ops, rows, count)
         divisions = [pieces_of(ops, each, spec.piece_rows, positions) for each in groups]
-        caches = [empty_cache(ops, groups, spec.num_heads, spec.head_dim) for _ in range(2)]
+        heads, dim = spec.num_heads, spec.head_dim
+        caches = [empty_cache(ops, groups, heads, dim, self._cache_dtype) for _ in range(2)]
         queries, first = _rows_like(ops, residual), self._layers[0]
         for piece in divisions[first.kind]:
             normed = first.attention_norm.apply(ops, residual[piece.rows])
@@ -178,7 +183,9 @@ class VisionTower(Generic[Tensor]):
         spec = self.spec
         heads = (spec.num_heads, spec.num_heads, spec.head_dim)
         scale = spec.attention_scale or spec.head_dim**-0.5
-        return ops.bidirectional_attention(queries, piece.inputs, cache, heads, scale, 0)
+        if self._cache_dtype == "f32":
+            return ops.bidirectional_attention(queries, piece.inputs, cache, heads, scale, 0)
+        return ops.rounded_attention(queries, piece.inputs, cache, heads, scale, 0)
 
     def _block(
         self,
@@ -254,6 +261,10 @@ def _packed_layer(
         mlp_post_norm=Norm.packed(ops, layer.mlp_post_norm, spec.norm_eps),
         mlp_scale=factor(layer.mlp_scale),
     )
+
+
+def _is_float32(weight: Linear) -> bool:
+    return any(isinstance(part, Dense) and part.dtype == "f32" for part in weight.parts)
 
 
 def _class_row(weights: VisionWeights) -> Floats | None:

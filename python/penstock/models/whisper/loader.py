@@ -11,7 +11,9 @@ from penstock.models.loader.model_loader import tokenizer_files
 from penstock.models.tokenizer.tokenizer_data import TextParts
 from penstock.models.whisper.folder import whisper_spec
 from penstock.models.whisper.spec import WhisperSpec
-from penstock.models.whisper.weights import WhisperWeights
+from penstock.models.whisper.weights import WhisperWeights, quantized_bits
+from penstock.quant.quantize import Bits
+from penstock.quant.quantizing_checkpoint import QuantizingCheckpoint
 from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
 
 
@@ -25,11 +27,17 @@ class LoadedWhisper:
     weights: WhisperWeights
 
 
-def load_whisper(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedWhisper:
-    """Open a Whisper model. Raises ModelError naming file and key or tensor for a missing,
-    unexpected or misshapen tensor, an unsupported key, or a corrupt file."""
+def load_whisper(
+    files: ModelFiles, dtype: Literal["auto", "f32"], bits: Bits | None = None
+) -> LoadedWhisper:
+    """Open a Whisper model. `bits`: quantize the layers' float matrices to integers of this many
+    bits, and the embedding to 8 bits; None: do not quantize. Raises ModelError naming file and key
+    or tensor for a missing, unexpected or misshapen tensor, an unsupported key, or a corrupt
+    file."""
     spec = whisper_spec(files.path)
     checkpoint = open_checkpoint(files.path, "bf16")
+    if bits is not None:
+        checkpoint = QuantizingCheckpoint(checkpoint, quantized_bits(spec, bits))
     weights = WhisperWeights(checkpoint, spec, dtype)
     return LoadedWhisper(files.model_id, fingerprint(files), spec, weights)
 

@@ -13,6 +13,7 @@ from penstock.models.towers.audio_spec import norm_shapes, qkv_linear, whisper_s
 from penstock.models.towers.tower_weights import TowerTensors
 from penstock.models.whisper.spec import WhisperSpec
 from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.quantize import Bits
 
 ENCODER: Final = "model.encoder."
 DECODER: Final = "model.decoder."
@@ -87,3 +88,14 @@ def _shapes(spec: WhisperSpec) -> dict[str, Shape]:
         shapes[f"{prefix}fc2.bias"] = (width,)
         shapes |= norm_shapes(f"{prefix}final_layer_norm", width)
     return shapes
+
+
+def quantized_bits(spec: WhisperSpec, bits: Bits) -> dict[str, Bits]:
+    """Return the number of bits of each matrix that is quantized: 8 for the embedding, which is
+    also the head. Convolutions and positions stay floats."""
+    matrices: dict[str, Bits] = {
+        name: bits
+        for name, shape in _shapes(spec).items()
+        if len(shape) == 2 and "embed" not in name
+    }
+    return matrices | {f"{DECODER}embed_tokens.weight": 8}

@@ -36,13 +36,13 @@ from penstock.runtime.cpu.kv_cache import KvCache
 from penstock.runtime.cpu.media_plans import MediaPlans, rows_of
 from penstock.runtime.cpu.native import check_block_size, check_head_dim, finish_together
 from penstock.runtime.media import RuntimeMedia, TowerMedia, tower_media
+from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.memory import (
     CacheShape,
     MemoryPlan,
     lora_buffer_bytes,
     lora_bytes,
-    media_memory,
     refuse_excess,
 )
 

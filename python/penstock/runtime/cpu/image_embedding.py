@@ -16,7 +16,8 @@ from penstock.runtime.cpu.embedding import EmbeddingInfo
 from penstock.runtime.cpu.embedding_inputs import SequenceMedia
 from penstock.runtime.cpu.media_plans import rows_of
 from penstock.runtime.media import TowerMedia
-from penstock.runtime.memory import FIXED_BYTES, MIB, media_memory, refuse_bytes
+from penstock.runtime.media_memory import media_memory
+from penstock.runtime.memory import FIXED_BYTES, media_terms, mib, refuse_bytes
 
 Floats = npt.NDArray[np.float32]
 
@@ -35,7 +36,7 @@ class ImageEmbedding:
     ) -> None:
         memory = media_memory(model.width, model.media_spec, model.media, settings)
         needed = memory.total_bytes + FIXED_BYTES
-        self.report = f"{memory.terms()}{FIXED_BYTES // MIB} fixed = {-(-needed // MIB):,} MiB"
+        self.report = f"{media_terms(memory)}{mib(FIXED_BYTES)} fixed = {mib(needed)} MiB"
         refuse_bytes(needed, available, self.report, "a smaller encoder_cache_mb needs less")
         ops = NativeOps.eager(Pool(settings.threads or available_cores()))
         pairs = zip(model.media_spec.towers, model.media, strict=True)

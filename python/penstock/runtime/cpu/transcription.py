@@ -24,11 +24,11 @@ from penstock.runtime.cpu.kv_cache import KvCache
 from penstock.runtime.cpu.native import check_block_size, check_head_dim
 from penstock.runtime.cpu.window_cache import WindowCache
 from penstock.runtime.media import RuntimeMedia, TowerMedia
+from penstock.runtime.media_memory import MediaMemory
 from penstock.runtime.memory import (
     HISTORY_BYTES,
     MIB,
     CacheShape,
-    MediaMemory,
     MemoryPlan,
     cache_item_bytes,
     refuse_excess,

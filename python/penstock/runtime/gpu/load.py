@@ -18,10 +18,12 @@ from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder.decoder import Progress
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.gpu.cuda_graphs import sizes_up_to
+from penstock.runtime.gpu.media import DeviceMedia, device_towers
 from penstock.runtime.gpu.memory import DeviceMemoryPlan, cache_item_bytes, plan_device_memory
 from penstock.runtime.gpu.model import DeviceModel
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.gpu.sampler import MakeSampler, SingleDeviceSampler
+from penstock.runtime.media_memory import media_memory
 from penstock.runtime.protocol import RuntimeInfo
 
 if TYPE_CHECKING:
@@ -129,7 +131,8 @@ def plan_sizes(
     `model`: the model, or one shard of it. `ops`: packs the weights. Raises ModelError if the model
     does not fit the devices or the host memory.
     """
-    packed_bytes = weight_bytes(model, settings, ops)
+    media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
+    packed_bytes = weight_bytes(model, settings, ops) + media.total_bytes
     memory = plan_device_memory(model.spec, packed_bytes, settings, free_bytes)
     _log_reduced_sizes(memory, settings)
     available = available_bytes()
@@ -216,6 +219,13 @@ def build_runtime(
     device_model.make_slots(settings, memory.adapter_bytes)
     on_stage("slots")
     on_gpu = torch.device(ops.device).type == "cuda"
+    stream = torch.cuda.Stream(ops.device) if on_gpu else None
+    # The ranks of a tensor-parallel model do not share encoded media.
+    towers = device_towers(model, ops, stream) if communicator is SINGLE_RANK else None
+    media = None
+    if towers is not None:
+        sizes = (memory.sizes.max_num_seqs, memory.step_tokens)
+        media = DeviceMedia(model, towers, ops, *sizes)
     runtime = GpuRuntime(
         ops,
         device_model,
@@ -223,9 +233,10 @@ def build_runtime(
         _report(model, memory, settings),
         max_num_seqs=memory.sizes.max_num_seqs,
         step_tokens=memory.step_tokens,
-        stream=torch.cuda.Stream(ops.device) if on_gpu else None,
+        stream=stream,
         graphs=graphs,
         sampler=sampler,
+        media=media,
     )
     on_stage("rows")
     return runtime

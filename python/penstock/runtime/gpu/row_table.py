@@ -28,7 +28,7 @@ def rows_bytes(
     """Return the bytes of a `DeviceRows` with these sizes, without the words of `HostTransfers`.
     The parameters are those of `DeviceRows`."""
     adjust = 6 + vocab_size + 2 * MAX_LOGIT_BIASES + MAX_SUPPRESSED_TOKENS
-    state = (max_num_seqs + 1) * 4 * (6 + 2 + max_blocks + adjust)
+    state = (max_num_seqs + 1) * 4 * (7 + 2 + max_blocks + adjust)
     chunks = 4 * (2 * max_chunks + 1 + max_chunks * max_blocks)
     return state + chunks + 4 * 3 * step_tokens + max_places * 4 * (6 + 4)
 
@@ -131,6 +131,7 @@ def _new_state(
         top_p=room(rows, dtype=torch.float32) + 1,
         min_p=room(rows, dtype=torch.float32),
         seed=room(rows, dtype=torch.int64),
+        rope_shift=room(rows),
         adjust=Adjustments(
             presence=room(rows, dtype=torch.float32),
             frequency=room(rows, dtype=torch.float32),

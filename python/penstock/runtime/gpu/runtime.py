@@ -10,8 +10,7 @@ launched in the same way, and `Sampler` does the rest as on a CPU.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -33,15 +32,17 @@ from penstock.runtime.gpu.cuda_graphs import (
 )
 from penstock.runtime.gpu.host_transfers import HostTransfers
 from penstock.runtime.gpu.logit_adjustments import LogitAdjustments
+from penstock.runtime.gpu.media import DeviceMedia, launching
 from penstock.runtime.gpu.model import DeviceModel
 from penstock.runtime.gpu.row_table import DeviceRows
 from penstock.runtime.gpu.sampler import MakeSampler, SingleDeviceSampler
 from penstock.runtime.gpu.step_outputs import OutputReader, StepOutputs
 from penstock.runtime.gpu.step_packing import Packed, StepPacker, is_decode
+from penstock.runtime.media import RuntimeMedia
 from penstock.runtime.protocol import Masks, RuntimeInfo
 from penstock.runtime.row_table import RowTable
 from penstock.scheduler import MAX_DRAFT_TOKENS
-from penstock.scheduler.types import StepPlan, StepResult
+from penstock.scheduler.types import Chunk, StepPlan, StepResult
 
 Results = tuple[torch.Tensor, "torch.Tensor | None"]  # logits, and tokens if the device samples
 
@@ -58,6 +59,7 @@ class GpuRuntime:
     `stream`: the stream on which steps are launched, None on a CPU (tests).
     `graphs`: False launches every step kernel by kernel.
     `sampler`: creates the sampler.
+    `media`: the towers and the media of the rows; None for a model that reads only text.
 
     The model's KV cache must have one block more than `info.cache_blocks`, for padding.
     """
@@ -74,7 +76,9 @@ class GpuRuntime:
         stream: Any = None,
         graphs: bool = True,
         sampler: MakeSampler = SingleDeviceSampler,
+        media: DeviceMedia | None = None,
     ) -> None:
+        self._media = media
         self._ops, self._model = ops, model
         self._info, self._report = info, report
         self._device = torch.device(ops.device)
@@ -97,7 +101,8 @@ class GpuRuntime:
             self._cpu_kv_cache = CpuKvCache(
                 model.pool, info.cpu_blocks, info.max_saves_per_step, copy_stream
             )
-        self._rows = RowTable(max_num_seqs, info.max_model_len, info.block_size)
+        table = None if media is None else media.table
+        self._rows = RowTable(max_num_seqs, info.max_model_len, info.block_size, table)
         self._packer = StepPacker(
             self._rows,
             max_num_seqs=max_num_seqs,
@@ -138,9 +143,8 @@ class GpuRuntime:
         return self._report
 
     @property
-    def media(self) -> None:
-        """The towers: none on a GPU yet."""
-        return None
+    def media(self) -> RuntimeMedia | None:
+        return None if self._media is None else self._media.towers
 
     @property
     def adapters(self) -> DeviceAdapters | None:
@@ -235,23 +239,20 @@ class GpuRuntime:
         del self._graphs
         if self._cpu_kv_cache is not None:
             self._cpu_kv_cache.close()
-        self._cpu_kv_cache = self._adapters = None
+        self._cpu_kv_cache = self._adapters = self._media = None
         self._model.close()
 
-    @contextmanager
-    def _launching(self) -> Iterator[None]:
-        """Select this device and its stream for the calling thread, without gradients."""
-        with torch.inference_mode():
-            if self._stream is None:
-                yield
-            else:
-                with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-                    yield
+    def _launching(self) -> AbstractContextManager[None]:
+        return launching(self._device, self._stream)
 
     def _launch(self, plan: StepPlan, *, samples: bool) -> Results:
         """Launch a step: a decode step as a graph, a step with prefill kernel by kernel. Return its
         logits, and its tokens if the device samples."""
-        size = self._graphs.size_for(len(plan.chunks)) if is_decode(plan) else 0
+        media = self._media
+        if media is not None and media.is_plain(plan):
+            media = None
+        decode = is_decode(plan) and media is None
+        size = self._graphs.size_for(len(plan.chunks)) if decode else 0
         form = StepForm(samples, self._packer.is_adapted(plan))
         if size:
             self._graphs.make(size, form)
@@ -259,17 +260,28 @@ class GpuRuntime:
         self._device_rows.update(packed)
         if size:
             return self._graphs.replay(size, form)
-        return self._compute(packed, samples)
+        return self._compute(packed, samples, media=media, chunks=plan.chunks)
 
     def _compute_decodes(self, size: int, form: StepForm) -> Results:
         packed = Packed(0, size, size, size, size, groups=self._groups_of(size, form))
         return self._compute(packed, form.samples, one_token=True)
 
-    def _compute(self, packed: Packed, samples: bool, *, one_token: bool = False) -> Results:
+    def _compute(
+        self,
+        packed: Packed,
+        samples: bool,
+        *,
+        one_token: bool = False,
+        media: DeviceMedia | None = None,
+        chunks: tuple[Chunk, ...] = (),
+    ) -> Results:
         """Launch the kernels of the step that was sent last. Return its logits, and its tokens if
-        the device samples."""
+        the device samples. `media`: not None if the step's `chunks` have media."""
         slots: StepBuffers[Any] = self._device_rows.prepare(packed)
-        logits = self._model.logits(slots.inputs, one_token=one_token)
+        inputs = slots.inputs
+        if media is not None:
+            inputs = media.add_to(inputs, chunks, self._transfers)
+        logits = self._model.logits(inputs, one_token=one_token)
         if not samples:
             return logits, None
         rows = SamplingRows(

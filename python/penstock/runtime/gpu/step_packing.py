@@ -255,7 +255,8 @@ class StepPacker:
         packed[:, (0, 1, 2, 3, 5, 6, 7, 8)] = np.stack(columns, axis=1)
         packed[:, 4] = top_k
         penalties, counts = self._rows.adjustments(rows)
-        packed[:, 9:12], packed[:, 12:] = penalties.view(np.int32), counts
+        packed[:, 9:12], packed[:, 12:15] = penalties.view(np.int32), counts
+        packed[:, 15] = self._rows.rope_shifts(rows)
         return packed
 
     def _runs(self, blocks: tuple[AppendBlocks, ...]) -> tuple[Ints, list[int]]:

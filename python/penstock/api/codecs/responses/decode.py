@@ -134,8 +134,7 @@ def resolve_item_references(asked: ResponsesRequest, known: Items) -> ResponsesR
 
 
 def check_include(values: Sequence[Any]) -> None:
-    """Raise InvalidRequest if a value of the query parameter `include` is unknown. Known values
-    need no further handling: all of them except the logprobs are always included."""
+    """Raise InvalidRequest if a value of the query parameter `include` is unknown."""
     decode_value(list(values), list[Include], "include")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from base64 import b64encode
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, TypeAlias
 
 from penstock.api.codecs.responses.item_ids import RESPONSE_PREFIX
 from penstock.dialog import (
@@ -19,19 +20,25 @@ from penstock.dialog import (
     Video,
 )
 
+INCLUDE_IMAGES: Final = "message.input_image.image_url"
+ImageAddress: TypeAlias = Callable[[Image], "str | None"]
 
-def input_items(messages: Iterable[Message], response_id: str) -> list[dict[str, Any]]:
-    """Return the input items of a response, oldest first. Content that was sent inline is left
-    out."""
+
+def input_items(
+    messages: Iterable[Message], response_id: str, include: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the input items of a response, oldest first. Content that was sent inline is left out,
+    except images if `include` has INCLUDE_IMAGES."""
+    image_url = _whole_address if INCLUDE_IMAGES in include else _sent_address
     stem = response_id.removeprefix(RESPONSE_PREFIX)
-    items = [item for message in messages for item in _items(message)]
+    items = [item for message in messages for item in _items(message, image_url)]
     return [
         {"id": f"{prefix}{stem}i{index:04x}", "status": "completed", **item}
         for index, (prefix, item) in enumerate(items)
     ]
 
 
-def _items(message: Message) -> list[tuple[str, dict[str, Any]]]:
+def _items(message: Message, image_url: ImageAddress) -> list[tuple[str, dict[str, Any]]]:
     """Return (prefix of the item's id, item) for each item that represents a part of the
     message."""
     thoughts: list[tuple[str, dict[str, Any]]] = []
@@ -50,7 +57,7 @@ def _items(message: Message) -> list[tuple[str, dict[str, Any]]]:
                 result = {"call_id": part.call_id, "output": part.text}
                 acts.append(("fco_", {"type": "function_call_output", **result}))
             case _:
-                content.append(_content(part, message.role == "assistant"))
+                content.append(_content(part, image_url, message.role == "assistant"))
     said = []
     if content:
         role = "user" if message.role == "tool" else message.role
@@ -58,7 +65,19 @@ def _items(message: Message) -> list[tuple[str, dict[str, Any]]]:
     return [*thoughts, *said, *acts]
 
 
-def _content(part: Part, is_output: bool) -> dict[str, Any]:
+def _sent_address(image: Image) -> str | None:
+    """Return the URL of an image, None for an image that was sent inline."""
+    return image.url
+
+
+def _whole_address(image: Image) -> str | None:
+    """Return the URL of an image, a data: URL for an image that was sent inline."""
+    if image.data is None:
+        return image.url
+    return f"data:{image.mime_type or ''};base64,{b64encode(image.data).decode()}"
+
+
+def _content(part: Part, image_url: ImageAddress, is_output: bool) -> dict[str, Any]:
     match part:
         case Text() if is_output:
             return {"type": "output_text", "text": part.text, "annotations": []}
@@ -68,7 +87,7 @@ def _content(part: Part, is_output: bool) -> dict[str, Any]:
             named = {"file_id": part.file_id, "filename": part.name, "file_url": part.url}
             return {"type": "input_file", **named}
         case Image():
-            return {"type": "input_image", "image_url": part.url, "detail": "auto"}
+            return {"type": "input_image", "image_url": image_url(part), "detail": "auto"}
         case Audio() | Video():
             return {"type": "input_audio", "url": part.url}
         case _:

@@ -147,7 +147,8 @@ class StoredFile(Struct, tag="input_file", tag_field="type"):
 
 
 class StoredImage(Struct, tag="input_image", tag_field="type"):
-    """An image by URL; `image_url` is null if the image was sent inline."""
+    """An image by URL. For an image that was sent inline, `image_url` is null, or a data: URL with
+    `include=message.input_image.image_url`."""
 
     image_url: str | None
     detail: Literal["auto"]

@@ -1,0 +1,119 @@
+"""Media on a device: the towers, the encoded items, which stay on the device, and the media of a
+step.
+
+Steps with media are launched kernel by kernel. A decode step after a prompt with media is captured
+like any other: the device adds the shift of a row's positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.kernels.ops_interface import MediaRows, StepInputs
+from penstock.kernels.torch_ops import TorchOps
+from penstock.models.loader.model_loader import LoadedModel
+from penstock.runtime.gpu.host_transfers import HostTransfers
+from penstock.runtime.media import TowerMedia, tower_media
+from penstock.runtime.media_rows import MediaTable
+from penstock.scheduler.types import Chunk, StepPlan
+
+
+@contextmanager
+def launching(device: torch.device, stream: Any) -> Iterator[None]:
+    """Select a device and its stream for the calling thread, without gradients. `stream`: None on a
+    CPU (tests)."""
+    with torch.inference_mode():
+        if stream is None:
+            yield
+        else:
+            with torch.cuda.device(device), torch.cuda.stream(stream):
+                yield
+
+
+class DeviceMedia:
+    """The media of a model on a device.
+
+    `towers`: the towers and the encoded items.
+    `table`: the media of the rows. Its buffers are on the device.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        towers: TowerMedia[torch.Tensor],
+        ops: TorchOps,
+        max_num_seqs: int,
+        step_tokens: int,
+    ) -> None:
+        def zeros(shape: tuple[int, int]) -> torch.Tensor:
+            return torch.zeros(shape, dtype=ops.dtype, device=ops.device)
+
+        self.towers = towers
+        self.table = MediaTable(
+            towers.encoded,
+            max_num_seqs,
+            step_tokens,
+            model.spec.hidden_size,
+            has_axes=bool(model.spec.rope.axes),
+            zeros=zeros,
+        )
+
+    def is_plain(self, plan: StepPlan) -> bool:
+        """Return whether the step needs no media and no positions but those of the device."""
+        rows = np.array([chunk.row for chunk in plan.chunks], np.intp)
+        starts = np.array([chunk.start for chunk in plan.chunks], np.int32)
+        return self.table.are_plain(rows, starts)
+
+    def add_to(
+        self,
+        inputs: StepInputs[torch.Tensor],
+        chunks: tuple[Chunk, ...],
+        transfers: HostTransfers,
+    ) -> StepInputs[torch.Tensor]:
+        """Return the prepared inputs of a step of `chunks` with its media and positions."""
+        starts = np.array([chunk.start for chunk in chunks], np.int32)
+        lengths = np.array([chunk.length + len(chunk.draft_tokens) for chunk in chunks], np.int32)
+        query_starts = np.append(np.int32(0), np.cumsum(lengths, dtype=np.int32))
+        places = np.arange(query_starts[-1], dtype=np.int32)
+        places += np.repeat(starts - query_starts[:-1], lengths)
+        rows = np.repeat(np.array([chunk.row for chunk in chunks], np.intp), lengths)
+        shifted = self.table.shifted(rows, places)
+        positions, media = self.table.inputs(chunks, shifted, places, query_starts)
+        inputs = replace(inputs, positions=transfers.to_device(np.ascontiguousarray(positions)))
+        if media is None:
+            return inputs
+
+        def sent(array: Any) -> Any:
+            return None if array is None else transfers.to_device(np.ascontiguousarray(array))
+
+        on_device: MediaRows[Any] = MediaRows(
+            index=sent(media.index),
+            rows=media.rows,
+            deep=media.deep,
+            rope_positions=tuple(map(sent, media.rope_positions)),
+            rope_rows=sent(media.rope_rows),
+            visible=sent(media.visible),
+        )
+        return replace(inputs, media=on_device)
+
+
+def device_towers(
+    model: LoadedModel, ops: TorchOps, stream: Any
+) -> TowerMedia[torch.Tensor] | None:
+    """Pack the towers of a model for a device. Return None for a model without towers. `stream`:
+    see `launching`."""
+
+    def as_rows(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(ops.dtype).clone(memory_format=torch.contiguous_format)
+
+    def is_finite(rows: torch.Tensor) -> bool:
+        return bool(torch.isfinite(rows).all())
+
+    device = torch.device(ops.device)
+    return tower_media(model, ops, as_rows, lambda: launching(device, stream), is_finite)
