@@ -208,6 +208,7 @@ async def test_stop_string_ends_the_transcript(speech: Speech) -> None:
     assert texts == ["one "]
     (turn,) = [event for event in events if isinstance(event, TurnEnded)]
     assert turn.stop_sequence == "stop"
+    assert turn.usage.completion_tokens == len(" one stop") + 2
 
 
 async def test_request_without_audio_is_refused(speech: Speech) -> None:

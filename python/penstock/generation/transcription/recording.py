@@ -38,7 +38,6 @@ class RecordingTranscript:
 
     - `features`: log-mel features [mels, frames] of the recording.
     - `initial`: tokens of text that precedes it.
-    - `num_tokens`: decoded tokens.
     - `is_cut`: the transcript ended at the limit of tokens.
     """
 
@@ -60,8 +59,14 @@ class RecordingTranscript:
         self._features = features
         self._said = initial
         self._seek = 0
-        self.num_tokens = 0
+        self._finished_tokens = 0  # of the windows before the current one
+        self._current = Decoded()
         self.is_cut = False
+
+    @property
+    def num_tokens(self) -> int:
+        """The decoded tokens."""
+        return self._finished_tokens + self._current.num_tokens
 
     async def segments(self, limit: int | None) -> AsyncGenerator[SpokenSegment, None]:
         """Yield the segments that have text, as soon as each is final. `limit`: most tokens, None
@@ -70,12 +75,13 @@ class RecordingTranscript:
             window = await self._next_window()
             left = self._spec.max_tokens if limit is None else limit - self.num_tokens
             result, kept = Decoded(), list[int]()
+            self._current = result
             async with aclosing(self._decoder.segments(window, left, result)) as segments:
                 async for segment in segments:
                     if segment.end_s > segment.start_s and self._has_text(segment):
                         kept += segment.tokens
                         yield self._spoken(segment)
-            self.num_tokens += result.num_tokens
+            self._finished_tokens, self._current = self.num_tokens, Decoded()
             self.is_cut = result.cut
             is_sure = result.temperature <= UNSURE_TEMPERATURE
             self._said = self._said + kept if is_sure else []

@@ -55,7 +55,7 @@ class Decoded:
 
     - `advance`: frames to the start of the next window.
     - `temperature`: of the last attempt.
-    - `num_tokens`: decoded tokens that count as the answer's.
+    - `num_tokens`: decoded tokens that count as the answer's, at any time.
     - `cut`: the window ended at the limit of the answer's tokens.
     """
 
@@ -125,7 +125,6 @@ class WindowDecoder:
             if is_last or (is_silent and said.mean_logprob <= MIN_LOGPROB):
                 break
             said.drop_rest()
-        result.num_tokens = len(said.ids)
         if is_silent and said.mean_logprob <= MIN_LOGPROB:
             result.advance = window.frames
             return
@@ -160,6 +159,7 @@ class WindowDecoder:
             async for output in outputs:
                 for token in output.tokens:
                     said.push(token.token_id, token.logprob or 0.0)
+                    result.num_tokens = len(said.ids)
                     if said.ends_segment:
                         yield
                 result.cut = output.finish == "length" and count < most

@@ -1,4 +1,4 @@
-"""Gemma 4: its vision tower and media. Its language model is not supported."""
+"""Gemma 4: its towers and media. Its language model is not supported."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.gemma4_audio import gemma4_audio
 from penstock.models.configuration.gemma4_media import (
     BUDGETS,
     MediaConfig,
@@ -23,6 +24,7 @@ from penstock.models.configuration.mmproj import (
     size,
     vision_names,
 )
+from penstock.models.media.images_and_audio import ImagesAndAudio
 from penstock.models.media.tiles import Normalization
 from penstock.models.towers.gemma4_vision import Gemma4Names, Gemma4TowerSpec
 from penstock.models.towers.mmproj_tower import MmprojTower
@@ -128,8 +130,8 @@ def gemma4_vision(config: VisionConfig) -> VisionSpec:
 
 def read_folder(folder: Path) -> MediaSpec:
     """Read the media side of a folder. See MediaFamily."""
-    config, _, where = read_model_config(folder, MediaConfig)
-    where = f"{where}: vision_config"
+    config, keys, path = read_model_config(folder, MediaConfig)
+    where = f"{path}: vision_config"
     try:
         vision = msgspec.convert(config.vision_config, VisionConfig)
     except msgspec.ValidationError as error:
@@ -151,7 +153,11 @@ def read_folder(folder: Path) -> MediaSpec:
     processor = gemma4_processor(
         folder, config, vision.patch_size, vision.pooling_kernel_size, "patches"
     )
-    return MediaSpec(processor, (tower,))
+    hearing = gemma4_audio(folder, keys, config.width(path), path)
+    if hearing is None:
+        return MediaSpec(processor, (tower,))
+    recordings, conformer = hearing
+    return MediaSpec(ImagesAndAudio(processor, recordings), (tower, conformer))
 
 
 def read_mmproj(file: GgufFile) -> MediaSpec:

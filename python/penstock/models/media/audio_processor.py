@@ -33,11 +33,14 @@ class AudioProcessor:
 
     - `token`: the text that the chat template writes for a recording.
     - `row_token`: the id of the token of one row of the tower's result.
+    - `before`, `after`: texts around the rows.
     """
 
     token: str
     row_token: int
     features: AudioFeatures
+    before: str = ""
+    after: str = ""
 
     @property
     def placeholders(self) -> Mapping[MediaKind, str]:
@@ -68,7 +71,8 @@ class AudioProcessor:
     def expand(self, media: PreparedMedia, encode: Encode) -> Expansion:
         """See MediaProcessor."""
         rows = self.features.rows(media)
-        return Expansion((self.row_token,) * rows, ((0, rows),))
+        before, after = (encode(text) if text else () for text in (self.before, self.after))
+        return Expansion((*before, *(self.row_token,) * rows, *after), ((len(before), rows),))
 
     def rope_positions(
         self, token_ids: Sequence[int], items: Sequence[PlacedMedia]

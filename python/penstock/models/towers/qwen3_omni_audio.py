@@ -15,6 +15,7 @@ from penstock.kernels.weights import Dense, Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.spec import MAX_WIDTH, check_sizes
 from penstock.models.media.prepared import MediaKind, PreparedMedia
+from penstock.models.towers.audio_convolution import TAPS, halved, taps_of
 from penstock.models.towers.audio_layers import AudioLayers, PackedNorm
 from penstock.models.towers.audio_spec import AudioLayersSpec, layer_shapes, norm_shapes
 from penstock.models.towers.tower import EncodedMedia
@@ -24,17 +25,6 @@ from penstock.quant.dequantize import dequantize
 
 Tensor = TypeVar("Tensor")
 Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int32]
-
-_TAPS = 3
-_CONVOLUTIONS = 3
-
-
-def halved(length: int, times: int = _CONVOLUTIONS) -> int:
-    """Return the length after convolutions with stride 2."""
-    for _ in range(times):
-        length = (length + 1) // 2
-    return length
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +71,7 @@ class ChunkedAudioSpec:
 
     def scratch_bytes(self) -> int:
         positions = self.rows(self.longest)
-        columns = _TAPS**2 * self.channels * halved(self.mels, 2) * halved(self.chunk, 2)
+        columns = TAPS**2 * self.channels * halved(self.mels, 2) * halved(self.chunk, 2)
         return 4 * (positions * 8 * self.body.width + 2 * columns)
 
     def open(self, checkpoint: Checkpoint, dtype: WeightType) -> LoadedChunkedAudio:
@@ -93,7 +83,7 @@ class ChunkedAudioSpec:
         width, channels = self.body.width, self.channels
         shapes: dict[str, Shape] = {}
         for number, inputs in enumerate((1, channels, channels), 1):
-            shapes[f"conv2d{number}.weight"] = (channels, inputs, _TAPS, _TAPS)
+            shapes[f"conv2d{number}.weight"] = (channels, inputs, TAPS, TAPS)
             shapes[f"conv2d{number}.bias"] = (channels,)
         shapes["conv_out.weight"] = (width, channels * halved(self.mels))
         shapes["proj1.weight"], shapes["proj1.bias"] = (width, width), (width,)
@@ -158,7 +148,7 @@ class ChunkedAudioTower(Generic[Tensor]):
         """Return the positions of a chunk: [mels, F] -> [halved(F), W]."""
         grid = chunk.shape
         values = np.append(chunk.reshape(-1), np.float32(0))
-        columns = values[_taps(*grid)]
+        columns = values[taps_of(*grid)]
         x: Any = ops.constant(np.pad(columns, ((0, 0), (0, -columns.shape[1] % 16))))
         for number, weight in enumerate(self._convolutions):
             if number:
@@ -173,7 +163,7 @@ class ChunkedAudioTower(Generic[Tensor]):
         """Return the inputs of a convolution, [positions, taps * C], for `x: [high * wide, C]`."""
         padded: Any = ops.constant(np.zeros((len(x) + 1, x.shape[1]), np.float32))
         padded[: len(x)] = x
-        taps = _taps(high, wide)
+        taps = taps_of(high, wide)
         seen: Any = ops.gather_rows(padded, ops.constant(taps.reshape(-1)))
         return seen.reshape(len(taps), -1)
 
@@ -188,23 +178,10 @@ def sinusoids(length: int, width: int) -> Floats:
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
 
 
-def _taps(high: int, wide: int) -> Ints:
-    """Return the inputs of each position of a convolution with stride 2, [positions, taps]: rows of
-    [high * wide + 1, C], of which the last one is zero."""
-    offsets = np.arange(_TAPS) - 1
-    rows = 2 * np.arange(halved(high, 1))[:, None] + offsets
-    columns = 2 * np.arange(halved(wide, 1))[:, None] + offsets
-    index = rows[:, None, :, None] * wide + columns[None, :, None, :]
-    inside = ((rows >= 0) & (rows < high))[:, None, :, None]
-    inside = inside & ((columns >= 0) & (columns < wide))[None, :, None, :]
-    taps: Ints = np.where(inside, index, high * wide).reshape(-1, _TAPS**2).astype(np.int32)
-    return taps
-
-
 def _convolution(tensors: TowerTensors, ops: Ops[Any], number: int) -> Any:
     """Return a convolution as a linear layer over the taps: [C, I, taps] becomes [C, taps * I]."""
     stored = dequantize(tensors.flattened(f"conv2d{number}.weight"))
-    weight = stored.reshape(len(stored), -1, _TAPS**2).swapaxes(1, 2).reshape(len(stored), -1)
+    weight = stored.reshape(len(stored), -1, TAPS**2).swapaxes(1, 2).reshape(len(stored), -1)
     weight = np.pad(weight, ((0, 0), (0, -weight.shape[1] % 16)))
     matrix = Dense(np.ascontiguousarray(weight, np.float32), "f32")
     return ops.pack_linear(Linear((matrix,), tensors.vector(f"conv2d{number}.bias")))

@@ -130,17 +130,21 @@ def _tokens(folder: Path, config: _Config) -> WhisperTokens:
     if multilingual is None:
         multilingual = config.vocab_size > ENGLISH_ONLY_VOCAB
     languages = {found[1]: ids[text] for text in ids if (found := _LANGUAGE.fullmatch(text))}
-    suppressed = own.suppress_tokens or config.suppress_tokens or ()
+    start, previous = id_of("<|startoftranscript|>"), id_of("<|startofprev|>")
+    transcribe, translate = id_of("<|transcribe|>"), id_of("<|translate|>")
+    no_speech = id_of(*_NO_SPEECH)
+    control = (start, previous, transcribe, translate, no_speech)
+    suppressed = {*(own.suppress_tokens or config.suppress_tokens or ()), *control}
     first = own.begin_suppress_tokens or config.begin_suppress_tokens or ()
     return WhisperTokens(
-        start=id_of("<|startoftranscript|>"),
+        start=start,
         end=id_of("<|endoftext|>"),
-        transcribe=id_of("<|transcribe|>"),
-        translate=id_of("<|translate|>"),
-        previous=id_of("<|startofprev|>"),
-        no_speech=id_of(*_NO_SPEECH),
+        transcribe=transcribe,
+        translate=translate,
+        previous=previous,
+        no_speech=no_speech,
         no_timestamps=id_of("<|notimestamps|>"),
         languages=languages if multilingual else {},
-        suppressed=tuple(one for one in suppressed if 0 <= one < config.vocab_size),
+        suppressed=tuple(one for one in sorted(suppressed) if 0 <= one < config.vocab_size),
         suppressed_first=tuple(one for one in first if 0 <= one < config.vocab_size),
     )
