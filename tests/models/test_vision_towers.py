@@ -121,6 +121,23 @@ def test_rows_have_the_same_bits_after_other_images_and_in_other_pieces(saved: A
         np.testing.assert_array_equal(drained(pieces)[0].rows, alone)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["llava", "internvl", "gemma3"])
+def test_towers_with_rounded_weights(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    case = CASES[name]
+    model, images = small_model(case.name, case.text, case.vision, case.whole), case.processor()
+    folder = save(tmp_path, model.to(dtype), images)
+    pixels = picture(37, 91)
+    expected = expected_rows(model.float(), images, case, pixels)
+    media = media_spec(folder).processor.image(pixels)
+    (spec,) = media_spec(folder).towers
+    ops, checkpoint = native_ops(), SafetensorsFolder(folder)
+    exact = drained(spec.open(checkpoint, "f32").build(ops).encode(ops, media))[0].rows
+    np.testing.assert_allclose(exact, expected, **TOLERANCE)
+    fast = drained(spec.open(checkpoint, "auto").build(ops).encode(ops, media))[0].rows
+    assert np.abs(fast - expected).max() < 0.03 * np.abs(expected).max()
+
+
 def test_the_reference_ops_give_the_rows_of_the_native_ones(saved: Any) -> None:
     folder, *_ = saved
     (spec,) = media_spec(folder).towers
