@@ -29,6 +29,7 @@ from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
 from tests.support.checkpoints.small_llama import WIDTH
 from tests.support.noise_towers import NoiseTower
+from tests.support.triton_interpreter import INTERPRETED, passes_interpreted
 
 BLOCK, ROWS = 16, 6
 
@@ -117,3 +118,9 @@ def test_decode_steps_after_media_are_captured_steps(tmp_path: Path) -> None:
     alone = run(core_over(device), requests_of(3)[:1])  # type: ignore[arg-type]
     fresh = run(core_over(device_runtime(tmp_path, tower)), requests_of(3)[:1])  # type: ignore[arg-type]
     assert_close(alone["text"], fresh["text"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETED, reason="it is what this test starts")
+def test_triton_kernels_answer_alike_in_the_interpreter() -> None:
+    passes_interpreted(__file__)

@@ -11,7 +11,7 @@ import pytest
 import transformers
 from PIL import Image
 
-from penstock.base.errors import InvalidRequest
+from penstock.base.errors import InvalidRequest, ModelError
 from tests.support.vision_models import media_spec, normalized_tiles, picture
 
 SIZES = ((1, 1), (1, 500), (37, 91), (768, 1024), (100, 3000))
@@ -111,3 +111,16 @@ def test_an_image_that_would_become_too_large_is_refused(tmp_path: Path) -> None
     getattr(transformers, processor)(**settings).save_pretrained(tmp_path)
     with pytest.raises(InvalidRequest, match="60000 by 1 pixels"):
         media_spec(tmp_path).processor.image(np.zeros((1, 60_000, 3), np.uint8))
+
+
+@pytest.mark.parametrize("model", ["llava-1.5", "gemma-3", "llava-1.6"])
+def test_images_of_another_size_than_the_tower_takes_are_refused(
+    model: str, tmp_path: Path
+) -> None:
+    name, vision, processor, settings = MODELS[model]
+    config = getattr(transformers, f"{name}Config")(vision_config=vision | {"image_size": 42})
+    config.architectures = [f"{name}ForConditionalGeneration"]
+    config.save_pretrained(tmp_path)
+    getattr(transformers, processor)(**settings).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"42|mm_tokens"):
+        media_spec(tmp_path)

@@ -10,7 +10,7 @@ from penstock.models.media.prepared import MediaKind
 from penstock.text import ChatTemplate
 from penstock.text.chat_templates.media_marks import mark_of
 from tests.support.checkpoints.tiny_tokenizer import CHATML
-from tests.support.media.small_processor import AUDIO, IMAGE, media_tokenizer
+from tests.support.media.small_processor import AUDIO, END, IMAGE, START, media_tokenizer
 
 ONE, TWO, SOUND, CLIP = Image(url="1"), Image(url="2"), Audio(url="3"), Video(url="4")
 TOKENIZER = media_tokenizer()
@@ -209,6 +209,17 @@ def test_a_placeholder_that_is_no_token_of_its_own_has_a_slot_without_tokens() -
     assert slot.length == 0
     before, after = chat.token_ids[: slot.start], chat.token_ids[slot.start :]
     assert TOKENIZER.decode(before).endswith("x\n") and TOKENIZER.decode(after)[:2] == "\ny"
+
+
+def test_a_placeholder_of_several_control_tokens_is_replaced_as_a_whole() -> None:
+    """Qwen3-VL replaces the tokens around a video's token too."""
+    placeholder = f"{START}{IMAGE}{END}"
+    chat = template(CHATML, image=placeholder).encode(TOKENIZER, [user(placeholder, ONE, "y")])
+    (slot,) = chat.slots
+    assert slot.length == 0 and slot.number == 0
+    assert not {IMAGE_ID, TOKENIZER.added_tokens[START]} & {*chat.token_ids}
+    text = TOKENIZER.decode(chat.token_ids)
+    assert text == f"user\n{placeholder}\n\ny\nassistant\n"
 
 
 @pytest.mark.parametrize("placeholder", [IMAGE, "<audio>"])

@@ -181,6 +181,8 @@ def read_folder(folder: Path) -> MediaSpec:
     start = token_name(folder, "boi_token", "<start_of_image>")
     end = token_name(folder, "eoi_token", "<end_of_image>")
     size = square_or_sides(images.size, "size", str(folder))
+    if size != (vision.side, vision.side):
+        raise ModelError(f"{folder}: size must be {vision.side}, the side of the tower's images")
     marking = PlainRows(merge=side // lines, before=f"\n\n{start}", after=f"{end}\n\n")
     tiling = SingleTile(size, images.resample)
     processor = ImageProcessor(start, config.image_token, vision.patch, tiling, marking, whole=True)

@@ -90,6 +90,7 @@ def read_folder(folder: Path) -> MediaSpec:
         config, keys, where, vision, images.normalization(where), vision.side // vision.patch
     )
     single = single_tile(images, str(folder))
+    check_tile(single, vision, str(folder))
     extra = int(tower.keeps_class_token)
     token = token_name(folder, "image_token", "<image>")
     rows = PlainRows(more=extra)
@@ -169,6 +170,16 @@ def read_mmproj(file: GgufFile) -> MediaSpec:
     images = LlavaImageConfig(size={"shortest_edge": side}, crop_size=side)
     tiling = single_tile(images, read.where)
     return read.media(projector, "<image>", tiling, PlainRows(), read.grid**2)
+
+
+def check_tile(tiling: SingleTile, vision: HfVision, where: str) -> None:
+    """Check that images get the size that the tower has positions for. Raises ModelError."""
+    size = tiling.size if tiling.crop is None else tiling.crop
+    if vision.scheme == "fixed" and size != (vision.side, vision.side):
+        raise ModelError(
+            f"{where}: images of {size} pixels (height, width) do not fit the tower, whose images"
+            f" have {vision.side} by {vision.side}"
+        )
 
 
 FAMILY = Family(
