@@ -167,7 +167,8 @@ def expected(reference: Any, spec: Any, prompt: Prompt) -> tuple[list[int], list
     ):
         media = [item.media for item in prompt.items if item.media.kind == kind]
         if media:
-            facts[pixels] = torch.tensor(np.concatenate([grid.patches(m.array()) for m in media]))
+            groups = [g for m in media for g in np.split(m.array(), m.layout[0])]
+            facts[pixels] = torch.tensor(np.concatenate([grid.patches(group) for group in groups]))
             facts[sizes] = torch.tensor([m.layout[:3] for m in media])
         if media and kind == "video" and "Qwen2_5" in type(reference).__name__:
             facts["second_per_grid_ts"] = torch.tensor([m.layout[3] / 1e6 for m in media])

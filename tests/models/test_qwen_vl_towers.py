@@ -24,7 +24,6 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
 from penstock.base.errors import ModelError
 from penstock.models.families import qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl, qwen3_vl_moe
-from penstock.models.media.patches import merged_patches
 from penstock.models.media.prepared import Frames, PreparedMedia
 
 HEAD = {"depth": 3, "num_heads": 2}
@@ -76,6 +75,18 @@ def write_config(folder: Path, keys: dict[str, Any]) -> None:
     (folder / "config.json").write_text(json.dumps({"vision_config": keys}))
     for name, sizes in SIZES.items():
         (folder / f"{name}.json").write_text(json.dumps(sizes))
+
+
+def merged_patches(frames: np.ndarray, patch: int, merge: int, frames_per_patch: int) -> np.ndarray:
+    """Return the patches of frames as transformers' processors order them."""
+    if len(frames) < frames_per_patch:
+        frames = np.repeat(frames, frames_per_patch, axis=0)
+    count, height, width, _ = frames.shape
+    tall, wide = height // (merge * patch), width // (merge * patch)
+    cut = frames.reshape(
+        count // frames_per_patch, frames_per_patch, tall, merge, patch, wide, merge, patch, 3
+    )
+    return cut.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7).reshape(-1, 3 * frames_per_patch * patch**2)
 
 
 def noise(*shape: int) -> np.ndarray:

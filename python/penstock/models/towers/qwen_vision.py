@@ -15,9 +15,10 @@ import numpy as np
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
+from penstock.models.media.patches import merged_cells
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.towers.packed_layers import Norm
-from penstock.models.towers.qwen_rows import QwenGrid
+from penstock.models.towers.qwen_rows import CutPatches, FittedPositions, Ints, QwenGrid
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
 from penstock.models.towers.vision_spec import VisionSpec
@@ -119,40 +120,45 @@ class QwenTower(Generic[Tensor]):
         groups, rows, columns = media.layout[:3]
         frames = media.array()
         each = len(frames) // groups
-        cells = grid.merge**2
-        tokens = rows * columns // cells
-        order, windows = grid.window_order(rows, columns) if grid.window else (None, ())
-        geometry = self._geometry(rows, columns)
+        tokens = rows * columns // grid.merge**2
+        places, order, divisions = self._order(rows, columns)
+        learned = None
+        if self._table is not None:
+            learned = FittedPositions(self._table, rows, columns, places)
+        rope = grid.rope(places, self._spec.vision.head_dim)
         results: list[Any] = [
             ops.constant(np.empty((groups * tokens, self._spec.output_size), np.float32))
             for _ in self._mergers
         ]
         for group in range(groups):
-            patches = grid.patches(frames[group * each : (group + 1) * each])
-            yield
-            fed = PatchRows(patches, ((rows * columns,),), *geometry)
-            if order is not None:
-                fed = _reordered(fed, order, cells, windows)
+            shown = frames[group * each : (group + 1) * each]
+            fed = PatchRows(CutPatches(grid, shown, places), divisions, learned, rope)
             states = yield from self._vision.states(ops, fed)
             first = group * tokens
             sources = (states.last, *states.taps)
             for result, merger, source in zip(results, self._mergers, sources, strict=True):
                 for start, merged in merger.merge(ops, source):
                     at = slice(start, start + len(merged))
-                    places: Any = slice(first + at.start, first + at.stop)
+                    rows_at: Any = slice(first + at.start, first + at.stop)
                     if order is not None:
-                        places = ops.constant((first + order[at]).astype(np.int64))
-                    result[places] = merged
+                        rows_at = ops.constant((first + order[at]).astype(np.int64))
+                    result[rows_at] = merged
                     yield
         return EncodedMedia(results[0], tuple(results[1:]))
 
-    def _geometry(self, rows: int, columns: int) -> tuple[Any, Any]:
-        """Return the learned positions, if any, and the RoPE table of a frame's patches."""
+    def _order(
+        self, rows: int, columns: int
+    ) -> tuple[Ints, Ints | None, tuple[tuple[int, ...], ...]]:
+        """Return the row and column of each patch of a frame in the order in which they are fed,
+        the order of the tokens if it differs, and the attention groups: the windows, if the tower
+        has them, and the frame."""
         grid = self._spec.grid
-        learned = None
-        if self._table is not None:
-            learned = grid.positions(self._table, rows, columns)
-        return learned, grid.rope(rows, columns, self._spec.vision.head_dim)
+        places, whole = merged_cells(rows, columns, grid.merge), (rows * columns,)
+        if not grid.window:
+            return places, None, (whole,)
+        order, windows = grid.window_order(rows, columns)
+        moved = places.reshape(len(order), -1, 2)[order].reshape(-1, 2)
+        return moved, order, (windows, whole)
 
 
 class _Merger(Generic[Tensor]):
@@ -198,20 +204,6 @@ def _packed(ops: Ops[Tensor], norm: TowerNorm) -> Norm[Tensor]:
 
 def _linear(tensors: TowerTensors, name: str) -> Linear:
     return tensors.linear([name], biased=True)
-
-
-def _reordered(
-    rows: PatchRows, order: np.ndarray[Any, Any], cells: int, windows: tuple[int, ...]
-) -> PatchRows:
-    """Return the rows in the order of windows: division 0 is the windows, division 1 the frame."""
-
-    def moved(values: Any) -> Any:
-        if values is None:
-            return None
-        return values.reshape(len(order), cells, -1)[order].reshape(values.shape)
-
-    divisions = (windows, *rows.groups)
-    return PatchRows(moved(rows.patches), divisions, moved(rows.positions), moved(rows.rope))
 
 
 def _merger_shapes(spec: QwenTowerSpec) -> dict[str, Shape]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,15 @@ from penstock.models.towers.vision_weights import (
 Tensor = TypeVar("Tensor")
 
 
+class RowSource(Protocol):
+    """Rows of float32 that are computed when they are read, since those of a large image take a
+    long time."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice) -> Floats: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PatchRows:
     """The patches that a tower computes together: those of one image, or of several.
@@ -44,9 +53,9 @@ class PatchRows:
       nothing is rotated.
     """
 
-    patches: Floats
+    patches: Floats | RowSource
     groups: tuple[tuple[int, ...], ...]
-    positions: Floats | None = None
+    positions: Floats | RowSource | None = None
     rope: Floats | None = None
 
 
