@@ -296,7 +296,8 @@ class UnifiedTower(Generic[Tensor]):
             x: Any = ops.linear(first.apply(ops, ops.constant(pixels)), self._dense)
             columns, rows = places[at].T
             learned = self._positions[0][columns] + self._positions[1][rows]
-            x = third.apply(ops, second.apply(ops, x) + ops.constant(learned))
+            x = second.apply(ops, x)
+            x = third.apply(ops, x + ops.constant(learned))
             result[start : start + len(pixels)] = ops.linear(
                 self._last.apply(ops, x), self._projection
             )
