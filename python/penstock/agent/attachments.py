@@ -13,10 +13,12 @@ import re
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from penstock.agent.media_urls import with_fetched_media
 from penstock.base.errors import InvalidRequest, NotFound
 from penstock.dialog import Audio, File, GenerateRequest, Image, Message, Part, Text, Video
 from penstock.media.formats import kind_of
@@ -79,7 +81,8 @@ class Attachments:
         self, request: GenerateRequest, kinds: Collection[MediaKind] = ()
     ) -> GenerateRequest:
         """Store files given inline or by URL, and return the request with media and text previews
-        in place of file parts and with the ids of its files.
+        in place of file parts and with the ids of its files. Media given by URL get their content,
+        because a stored conversation may outlive the URL.
 
         `kinds`: the kinds of media that the model reads.
 
@@ -101,6 +104,8 @@ class Attachments:
         self, request: GenerateRequest, kinds: Collection[MediaKind], keep: _Stored | None
     ) -> GenerateRequest:
         budget = _Budget(kinds)
+        if keep is not None:
+            request = await with_fetched_media(request, kinds, partial(self._fetch, budget))
         messages = []
         for index, message in enumerate(request.messages or ()):
             parts: list[Part] = []
@@ -111,6 +116,11 @@ class Attachments:
                 parts.append(part)
             messages.append(Message(message.role, tuple(parts), message.name))
         return msgspec.structs.replace(request, messages=tuple(messages))
+
+    async def _fetch(self, budget: _Budget, url: str, where: str) -> tuple[bytes, str | None]:
+        fetched = await self._fetcher.fetch(url, field=where)
+        budget.count_fetched(len(fetched.data), where)
+        return fetched.data, fetched.mime_type
 
     async def _part(self, part: File, where: str, budget: _Budget, keep: _Stored | None) -> Part:
         budget.count_file(where)

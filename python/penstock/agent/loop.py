@@ -100,12 +100,12 @@ class AgentLoop:
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
         """Store the files of a request and return the request with media and texts in place of the
-        files.
+        files, and with the content of media given by URL.
 
         `run` also does this; the method is for callers that store the conversation. Raises
         ServiceError.
         """
-        if self._attachments is None or not self._needs_attaching(request):
+        if self._attachments is None or not (request.has_files or request.has_media_urls):
             return request
         return await self._attachments.attach(request, self._generator.media_kinds)
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock.dialog.message import File, Message
+from penstock.dialog.message import Audio, File, Image, Message, Video
 
 
 class SequenceBreaker(msgspec.Struct, frozen=True):
@@ -252,6 +252,15 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     def num_sequences(self) -> int:
         """Number of sequences that the engine computes for all prompts."""
         return (self.best_of or self.n) * max(1, len(self.prompts))
+
+    @property
+    def has_media_urls(self) -> bool:
+        """Whether the messages have media that are given by URL."""
+        return any(
+            isinstance(p, Image | Audio | Video) and p.data is None
+            for m in self.messages or ()
+            for p in m.parts
+        )
 
     @property
     def has_files(self) -> bool:

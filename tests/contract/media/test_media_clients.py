@@ -126,6 +126,29 @@ async def test_a_session_keeps_its_images(llava: Path) -> None:
         assert third.usage.prompt_tokens > second.usage.prompt_tokens
 
 
+async def test_stored_conversations_outlive_the_urls_of_their_images(llava: Path) -> None:
+    with serving_files(Files()) as pages:
+        pages.add("/red.png", RED, "image/png")
+        url = f"{pages.url}/red.png"
+        async with media_server(llava) as served:
+            client, extra = served.server.openai, {"session_id": "s1"}
+            part = {"type": "image_url", "image_url": {"url": url}}
+            await chat(served, part, words(), extra_body=extra)
+            asked: Any = [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]
+            first = await client.responses.create(**PLAIN, max_output_tokens=16, input=asked)
+            items = await client.responses.input_items.list(first.id)
+            assert items.data[0].content[0].image_url == url
+            pages.content.clear()
+            again = await chat(served, words("And now?"), extra_body=extra)
+            second = await client.responses.create(
+                **PLAIN, max_output_tokens=16, input="And now?", previous_response_id=first.id
+            )
+            with pytest.raises(Exception, match="404"):
+                await chat(served, part)
+        assert len(pages.requests) == 3
+    assert min(again.usage.prompt_tokens, second.usage.input_tokens) > IMAGE_TOKENS
+
+
 async def test_images_of_chat_tool_messages(llava: Path) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     messages = [

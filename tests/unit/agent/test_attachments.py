@@ -35,6 +35,8 @@ from penstock.store import NewFile, Store
 from penstock.store.records import FileSource
 from tests.support.checkpoints.tiny_tokenizer import IM_END, tiny_template, tiny_tokenizer
 from tests.support.scripted_engine import ScriptedEngine
+from tests.support.servers.file_server import Files
+from tests.support.servers.file_server import serving as serving_files
 from tests.support.stores import opened, sqlite_settings
 
 TOKENIZER = tiny_tokenizer()
@@ -104,6 +106,27 @@ async def test_media_of_a_kind_that_the_model_reads_are_shown(
     (message,) = heard.messages or ()
     assert message.parts[2] == Audio(data=wav, mime_type="audio/x-wav")
     assert isinstance(message.parts[0], Text)
+
+
+async def test_media_by_url_get_their_content(attachments: Attachments) -> None:
+    with serving_files(Files()) as pages:
+        pages.add("/a.png", PNG, "image/png")
+        by_url = Image(url=f"{pages.url}/a.png")
+        sound = Audio(url=f"{pages.url}/none.wav")
+        result = ToolResult("c", "read")
+        asked = asking(Text("x"), by_url, by_url, sound, result, Image(url="http://127.0.0.1:1/"))
+        request = await attachments.attach(asked, ("image",))
+        (message,) = request.messages or ()
+        whole = Image(url=by_url.url, data=PNG, mime_type="image/png")
+        assert message.parts == (Text("x"), whole, whole, *asked.messages[0].parts[3:])
+        assert await attachments.preview(asked, ("image",)) == asked
+        with pytest.raises(ServiceError) as caught:
+            await attachments.attach(asking(Image(url=f"{pages.url}/none.png")), ("image",))
+        assert caught.value.code == "url_unreachable"
+        many = [Image(url=f"{pages.url}/a.png?{n}") for n in range(65)]
+        with pytest.raises(ServiceError) as caught:
+            await attachments.attach(asking(*many), ("image",))
+        assert caught.value.code == "too_many_media"
 
 
 async def test_containers_of_audio_and_video_are_told_apart(attachments: Attachments) -> None:

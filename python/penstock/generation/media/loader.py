@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from penstock.base.errors import InvalidRequest
+from penstock.base.first_error import all_or_first_error
 from penstock.dialog import Audio, GenerateRequest, Image, Part, Video
 from penstock.generation.media.readable import parts_of_results
 from penstock.models.media.prepared import MediaKind, PreparedMedia
@@ -125,7 +126,7 @@ class MediaLoader:
         items: dict[MediaPart, LoadedItem] = {}
         failures: dict[Part, InvalidRequest] = {}
         prepared = _Budget(self._limits.max_prepared_bytes, "the prepared media of a request")
-        for part, loaded in zip(places, await _all_or_first_error(loads), strict=True):
+        for part, loaded in zip(places, await all_or_first_error(loads), strict=True):
             if isinstance(loaded, InvalidRequest):
                 failures[part] = loaded
             else:
@@ -203,15 +204,3 @@ class _Budget:
                 field=where,
                 code="media_too_large",
             )
-
-
-async def _all_or_first_error(
-    loads: list[Coroutine[Any, Any, LoadedItem | InvalidRequest]],
-) -> list[LoadedItem | InvalidRequest]:
-    tasks = [asyncio.ensure_future(load) for load in loads]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

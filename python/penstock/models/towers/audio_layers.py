@@ -15,8 +15,9 @@ from penstock.models.towers.tower_weights import TowerTensors
 
 Tensor = TypeVar("Tensor")
 
-PIECE_ROWS: Final = 256
-"""Rows that are computed between two interruptions: for Whisper large, about 20 ms of a layer."""
+_PIECE_NUMBERS: Final = 1 << 18
+"""Numbers of the rows that are computed between two interruptions."""
+_PIECE_ROWS: Final = (128, 512)  # fewest and most: small products are slower
 _BLOCK_SIZE: Final = 32
 
 
@@ -147,11 +148,15 @@ def _attention_state(
     """Return the KV cache that all layers use in turn, and the pieces of all sequences."""
     blocks = [-(-length // _BLOCK_SIZE) for length in lengths]
     cache = ops.new_cache((sum(blocks), spec.heads, spec.head_dim, _BLOCK_SIZE), "f32")
-    return cache, list(_pieces(ops, lengths, blocks))
+    least, most = _PIECE_ROWS
+    rows = min(most, max(least, _PIECE_NUMBERS // spec.width))
+    return cache, list(_pieces(ops, lengths, blocks, rows))
 
 
-def _pieces(ops: Ops[Any], lengths: Sequence[int], blocks: Sequence[int]) -> Iterator[_Piece[Any]]:
-    """Yield pieces of up to PIECE_ROWS rows. A piece may contain parts of several sequences."""
+def _pieces(
+    ops: Ops[Any], lengths: Sequence[int], blocks: Sequence[int], most: int
+) -> Iterator[_Piece[Any]]:
+    """Yield pieces of up to `most` rows. A piece may contain parts of several sequences."""
     counts, starts = np.array(lengths), np.cumsum([0, *lengths])
     first_blocks = np.cumsum([0, *blocks])
     tables = first_blocks[:-1, None] + np.arange(max(blocks))
@@ -161,8 +166,8 @@ def _pieces(ops: Ops[Any], lengths: Sequence[int], blocks: Sequence[int]) -> Ite
     def ints(values: Any) -> Any:
         return ops.constant(np.ascontiguousarray(values, np.int32))
 
-    for begin in range(0, int(starts[-1]), PIECE_ROWS):
-        end = min(begin + PIECE_ROWS, int(starts[-1]))
+    for begin in range(0, int(starts[-1]), most):
+        end = min(begin + most, int(starts[-1]))
         rows = np.arange(row_of[begin], row_of[end - 1] + 1)
         zeros = np.zeros(end - begin)
         inputs: StepInputs[Any] = StepInputs(

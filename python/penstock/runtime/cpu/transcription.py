@@ -13,7 +13,6 @@ from penstock.base.errors import ModelError
 from penstock.base.resources import available_cores
 from penstock.config import CPU_STEP_SIZES, EngineSettings, StepSizes
 from penstock.kernels.native import NativeOps, Pool
-from penstock.models.towers.audio_layers import PIECE_ROWS
 from penstock.models.whisper.decoder import CrossAttention, WhisperDecoder
 from penstock.models.whisper.loader import LoadedWhisper
 from penstock.models.whisper.rules import TranscriptRules
@@ -195,7 +194,7 @@ def plan_transcription(
     cache = _cache_shape(spec, settings, spec.max_tokens, rows)
     step = sizes.max_num_batched_tokens
     per_token = 8 * spec.width + 2 * max(spec.intermediate, spec.width)
-    buffers = 4 * (step * per_token + min(step, PIECE_ROWS) * spec.vocab_size)
+    buffers = 4 * (step * per_token + min(step, spec.max_tokens) * spec.vocab_size)
     plan = MemoryPlan(
         weight_bytes=model.weights.size_bytes - model.weights.encoder_bytes,
         cache=cache,
