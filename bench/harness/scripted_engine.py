@@ -23,10 +23,12 @@ from penstock.engine.ipc.server import EngineServer
 from penstock.engine.types import (
     AdapterSource,
     AdapterState,
-    EmbedOutput,
     EmbedRequest,
     EngineGauges,
     EngineInfo,
+    ImageRequest,
+    SpeechRequest,
+    StepOutput,
     TokenDelta,
     TokenOutput,
     TokenRequest,
@@ -93,6 +95,12 @@ class ScriptedCore:
     def embed(self, request: EmbedRequest) -> None:
         raise NotImplementedError
 
+    def speak(self, request: SpeechRequest) -> None:
+        raise NotImplementedError
+
+    def paint(self, request: ImageRequest) -> None:
+        raise NotImplementedError
+
     def abort(self, request_id: str) -> None:
         self._open.pop(request_id, None)
 
@@ -143,7 +151,7 @@ class _StampedServer(EngineServer):
 
     _core: ScriptedCore
 
-    def _deliver(self, chunks: Sequence[TokenOutput | EmbedOutput]) -> None:
+    def _deliver(self, chunks: Sequence[StepOutput]) -> None:
         super()._deliver(chunks)
         self._core.sent_s.append(time.monotonic())
 

@@ -43,7 +43,8 @@ class Ours:
     def encode(self, media: PreparedMedia) -> tuple[np.ndarray, float, list[float]]:
         """Return the rows, the seconds of the whole, and those of each piece."""
         began = last = time.process_time()
-        pieces, steps = [], self._tower.encode(self._ops, media)
+        pieces: list[float] = []
+        steps = self._tower.encode(self._ops, media)
         while True:
             try:
                 next(steps)

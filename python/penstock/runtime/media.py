@@ -102,7 +102,7 @@ class TowerMedia(Generic[Tensor]):
         del self.encoded[digest]
 
     def _checked(self, kind: MediaKind, tensor: Tensor) -> Floats:
-        rows = self._as_rows(tensor)
+        rows: Floats = self._as_rows(tensor)
         if rows.ndim != 2 or rows.shape[1] != self._width:
             raise EncodeError(f"the {kind} gave embeddings of shape {rows.shape}, not [N, W]")
         if not self._is_finite(rows):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from penstock.base.errors import ModelError
 from penstock.models.speech.speech_files import piper_config
@@ -16,6 +16,8 @@ HEAD_BYTES = 1 << 16
 SAMPLE_BYTES = 4096
 SAMPLES = 64
 SHOWN_CHARS = 80
+
+FilesKind: TypeAlias = Literal["gguf", "folder", "voice", "pipeline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class ModelFiles:
     """
 
     model_id: str
-    kind: Literal["gguf", "folder", "voice", "pipeline"]
+    kind: FilesKind
     path: Path
     mmproj: Path | None = None
 

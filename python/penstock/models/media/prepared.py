@@ -19,7 +19,7 @@ MEDIA_KINDS: Final[tuple[MediaKind, ...]] = ("image", "audio", "video")
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 """An image: [height, width, 3] RGB, with its EXIF orientation applied and transparency removed."""
 
-_DTYPES: Final = {"u8": np.dtype(np.uint8), "f32": np.dtype("<f4")}
+_DTYPES: Final[dict[str, np.dtype[Any]]] = {"u8": np.dtype(np.uint8), "f32": np.dtype("<f4")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ class PreparedMedia(msgspec.Struct, frozen=True):
 
     def array(self) -> npt.NDArray[Any]:
         """Return the elements as a read-only array of `shape`."""
-        return np.frombuffer(self.data, _DTYPES[self.dtype]).reshape(self.shape)
+        flat: npt.NDArray[Any] = np.frombuffer(self.data, _DTYPES[self.dtype])
+        return flat.reshape(self.shape)
 
     def digest(self) -> bytes:
         """Return 16 bytes that identify the content. It reads all of `data`: keep the result."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from penstock.adapters.adapter import Adapter, Factors
 from penstock.config import EngineSettings
+from penstock.models.hub.model_files import FilesKind
 from penstock.runtime.gpu.cuda_graphs import StepForm
 from penstock.runtime.gpu.memory import DeviceMemoryPlan
 from penstock.runtime.gpu.sampler import SampledTokens
@@ -38,7 +39,7 @@ class RankTask(msgspec.Struct, frozen=True):
 
     settings: EngineSettings
     model_id: str
-    kind: Literal["gguf", "folder"]
+    kind: FilesKind
     path: str
     rank: int
     count: int
