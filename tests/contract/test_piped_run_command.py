@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.media_files import sound_file, tone
 from tests.support.servers.server_process import write_servable_model
+from tests.support.speech.whisper_folders import random_whisper
 
 pytestmark = pytest.mark.slow
 
@@ -34,3 +36,22 @@ def test_banner_and_prompts_go_to_standard_error(tmp_path: Path) -> None:
     assert once.stdout and talk.stdout == once.stdout * 2
     assert "/help lists the commands" in talk.stderr and "Conversation cleared." in talk.stderr
     assert "> " not in talk.stderr
+
+
+def test_a_recording_is_transcribed_without_a_question(tmp_path: Path) -> None:
+    model = random_whisper(tmp_path / "whisper")
+    recording = tmp_path / "tone.wav"
+    recording.write_bytes(sound_file(tone(16_000, 1.0), 16_000, "wav_s16"))
+    command = [sys.executable, "-m", "penstock", "run", str(model), "--audio", str(recording)]
+    answers = [
+        subprocess.run(
+            [*command, "--threads", "1", "--max-tokens", "8", "--temperature", "0", *options],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            env=os.environ | {"PENSTOCK_HOME": str(tmp_path)},
+        )
+        for options in ((), ("-i", "any text"))
+    ]
+    assert answers[0].stdout and answers[0].stdout == answers[1].stdout
+    assert b"/help" not in answers[0].stderr

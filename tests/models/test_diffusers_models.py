@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from io import BytesIO
@@ -49,6 +51,20 @@ def pixels(png: bytes | None) -> np.ndarray:
 @pytest.fixture(scope="module")
 def flux(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_flux(tmp_path_factory.mktemp("flux"))
+
+
+def test_loading_writes_nothing_to_the_terminal(flux: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from penstock.config import EngineSettings\n"
+        "from penstock.models.hub.sources import files_at\n"
+        "from penstock.runtime.images.load import load_image_model\n"
+        "settings = EngineSettings(model=sys.argv[1], device='cpu')\n"
+        "print(load_image_model(files_at(Path(sys.argv[1]), 'm'), settings).report)"
+    )
+    command = [sys.executable, "-c", program, str(flux)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert ended.stderr == ""
+    assert ended.stdout == "0 MiB of weights as float32 on cpu\n"
 
 
 @pytest.mark.parametrize(

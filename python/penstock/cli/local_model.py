@@ -19,6 +19,7 @@ from penstock.config import AgentSettings, EngineSettings, read_environment
 from penstock.engine.adapters.catalog import local_adapter_catalog
 from penstock.engine.local import LocalEngine
 from penstock.engine.types import NO_TEXT
+from penstock.models.loader.model_kind import model_kind
 from penstock.models.loader.sampling_defaults import operator_sampling
 
 DECISION_S = 24 * 3600.0
@@ -30,6 +31,7 @@ class LocalModel:
     """A running model.
 
     `name`: the id of the model.
+    `transcribes`: the model writes transcripts and needs no question.
     `engine`: the engine, which runs in a thread.
     `agent`: answers requests with the engine.
     `adapters`: the loaded LoRA adapters.
@@ -37,6 +39,7 @@ class LocalModel:
     """
 
     name: str
+    transcribes: bool
     engine: LocalEngine
     agent: AgentLoop
     adapters: AdapterView
@@ -82,7 +85,8 @@ def local_model(
                 raise ModelError(runners.refusal(NO_TEXT))
             answers = runners.generator
             try:
-                yield loop, LocalModel(engine.info.model_id, engine, answers, live, approvals)
+                name, transcribes = engine.info.model_id, model_kind(files) == "transcription"
+                yield loop, LocalModel(name, transcribes, engine, answers, live, approvals)
             finally:
                 loop.run_until_complete(runners.close())
         finally:

@@ -75,13 +75,14 @@ def run(
     tools = parsed.tools()
     hosted = hosted_tools(tools)
     agent = tools if hosted or tools.mcp_config is not None else None
+    attached = attached_media({"image": image, "audio": audio, "video": video})
     conversation = Conversation(
         system=system,
         limits=Limits(max_tokens=max_tokens, truncate=True),
         reasoning=ReasoningPolicy(enabled=thinking),
         adapter=adapter,
         hosted=hosted,
-        media=attached_media({"image": image, "audio": audio, "video": video}),
+        media=attached,
     )
     with local_model(engine_settings, agent) as (loop, model):
         console = Console()
@@ -97,6 +98,8 @@ def run(
                 "",
                 model.approvals.decide,
             )
+        if text is None and model.transcribes and attached:
+            text = ""
         if text is not None:
             chat.answer_once(text)
         else:

@@ -15,15 +15,23 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 NO_RANKING: Final = "this model does not rerank; name a reranker"
-RANKING_ALONE: Final = "this model reranks and does nothing else; name another one"
+RANKING_ALONE: Final = (
+    "this model reranks and does nothing else: use it in /v1/rerank, or name another model"
+)
 NO_EMBEDDINGS: Final = "this model writes text and makes no embeddings; name an embedding model"
 NO_ADAPTERS: Final = "adapters are off for this model; it must be started with --enable-lora"
 ENCODER_ADAPTERS: Final = "adapters are for decoders; this model is an encoder"
 NO_TEXT: Final = "this model writes no text; name a model that writes"
 NO_SPEECH: Final = "this model does not speak; name a speech model"
 NO_IMAGES: Final = "this model makes no images; name an image model"
-SPEECH_ALONE: Final = "this model makes speech and does nothing else; name another one"
-IMAGES_ALONE: Final = "this model makes images and does nothing else; name another one"
+SPEECH_ALONE: Final = (
+    "this model makes speech and does nothing else: use it in /v1/audio/speech,"
+    " or name another model"
+)
+IMAGES_ALONE: Final = (
+    "this model makes images and does nothing else: use it in /v1/images/generations,"
+    " or name another model"
+)
 MEDIA_ADAPTERS: Final = "adapters are for decoders; this model makes speech or images"
 
 

@@ -127,11 +127,6 @@ class Fetcher:
             raise UrlUnreachable(
                 f"{shorten_url(url)} could not be fetched within {seconds:g} s", field=field
             ) from None
-        except ForbiddenAddress:
-            raise UrlForbidden(
-                f"{shorten_url(url)} is not fetched: the address of its host is not public",
-                field=field,
-            ) from None
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError):
             raise UrlUnreachable(f"{shorten_url(url)} could not be fetched", field=field) from None
 
@@ -149,13 +144,21 @@ class Fetcher:
         the URL."""
         url = _parse_url(given, field)
         backend = CheckedBackend(self._resolve, self._allow)
-        for _ in range(self._limits.max_redirects + 1):
+        for redirects in range(self._limits.max_redirects + 1):
             if not allows_host(url.raw_host.decode("ascii")):
                 raise UrlForbidden("the host of the URL is not allowed", field=field)
             async with httpcore.AsyncConnectionPool(
                 ssl_context=self._context(), max_connections=1, network_backend=backend
             ) as pool:
-                answer = await self._get(pool, url, field)
+                try:
+                    answer = await self._get(pool, url, field)
+                except ForbiddenAddress:
+                    host = "the host to which it redirects" if redirects else "its host"
+                    raise UrlForbidden(
+                        f"{shorten_url(given)} is not fetched: the address of {host} is not public,"
+                        " and --fetch-allow does not list it",
+                        field=field,
+                    ) from None
             if isinstance(answer, Fetched):
                 return answer
             url = _parse_url(answer, field, url)

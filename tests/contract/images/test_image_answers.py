@@ -221,7 +221,10 @@ async def test_an_image_model_refuses_other_requests(
     server: Serving, path: str, body: dict[str, Any]
 ) -> None:
     error = await refused(server, path, **body)
-    assert error["message"] == "this model makes images and does nothing else; name another one"
+    assert error["message"] == (
+        "this model makes images and does nothing else: use it in /v1/images/generations,"
+        " or name another model"
+    )
     assert error["code"] == "unsupported_model"
 
 

@@ -244,7 +244,10 @@ async def test_a_speech_model_refuses_other_requests(
     server: Serving, path: str, body: dict[str, Any]
 ) -> None:
     error = await refused(server, path, **body)
-    assert error["message"] == "this model makes speech and does nothing else; name another one"
+    assert error["message"] == (
+        "this model makes speech and does nothing else: use it in /v1/audio/speech,"
+        " or name another model"
+    )
     assert error["code"] == "unsupported_model"
 
 

@@ -37,6 +37,7 @@ class GuidedTextRuntime:
     """Implements `penstock.runtime.protocol.Runtime` for rows that all write the same text."""
 
     adapters = None
+    media = None
     report = ""
 
     def __init__(self, tokens: Iterable[int], vocab_size: int) -> None:

@@ -122,6 +122,11 @@ async def test_unknown_routes_and_methods_answer_in_the_error_envelope(method, p
         ("/models", "; the client's base URL must end in /v1; the route is /v1/models"),
         ("/v1/v1/responses", ", so its base URL must end without it; the route is /v1/responses"),
         ("/quite/something/else", "there is no route /quite/something/else"),
+        (
+            "/v1/audio/transcriptions",
+            "as an `input_audio` part to a Whisper model",
+        ),
+        ("/v1/images/edits", "from a prompt only; the route is /v1/images/generations"),
         ("/v1/" + "x" * 60_000, "there is no route /v1/xxx"),
     ],
 )

@@ -327,3 +327,12 @@ def test_errors_of_items_name_the_field(field, items):
     with pytest.raises(InvalidRequest) as caught:
         messages(items)
     assert caught.value.field == field
+
+
+def test_an_image_part_without_an_image_names_the_fields_that_may_hold_it():
+    with pytest.raises(InvalidRequest) as caught:
+        messages([{"role": "user", "content": [{"type": "input_image"}]}])
+    assert str(caught.value) == (
+        "`input[0].content[0].image_url` is required, or one of `image_data`, `file_id`"
+    )
+    assert caught.value.code == "missing_required_parameter"

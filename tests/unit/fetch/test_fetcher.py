@@ -168,6 +168,7 @@ async def test_every_redirect_is_checked() -> None:
     async with origin(moved("http://inside.example/secret")) as web:
         error = await refused(web.url(host="outside.example"), names=names)
     assert error.code == "url_not_allowed" and names.asked == ["outside.example", "inside.example"]
+    assert "the address of the host to which it redirects is not public" in error.message
 
 
 async def test_redirect_to_the_same_name_is_resolved_and_checked_again() -> None:

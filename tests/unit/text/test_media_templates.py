@@ -124,6 +124,20 @@ def test_templates_without_content_parts_get_placeholder_texts_on_lines_of_their
     assert "user\nCompare\n<image>\n<image>\nplease<|im_end|>" in shown
 
 
+def test_failures_of_a_template_are_logged_for_requests_and_not_for_probes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    template(CHATML, image="<image>").render([user(ONE)])
+    assert not caplog.records
+    source = (
+        "{{ messages[0].content }}{% if 'break' in messages[0].content %}{{ 1 + 'x' }}{% endif %}"
+    )
+    with pytest.raises(InvalidRequest, match="cannot render"):
+        template(source).render([user("break")])
+    assert [record.message[:25] for record in caplog.records] == ["the chat template failed:"]
+
+
 def test_the_content_part_that_the_template_recognizes_is_found() -> None:
     shown = template(QWEN2_AUDIO, audio="<|AUDIO|>").render([user(SOUND, "What is said?")])
     assert "user\n<|audio_bos|><|AUDIO|><|audio_eos|>\nWhat is said?<|im_end|>" in shown

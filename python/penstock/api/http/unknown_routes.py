@@ -13,13 +13,21 @@ VERSION: Final = "/v1"
 # Longer paths are not compared: the cost grows with the square of the length.
 MAX_COMPARED_CHARS: Final = 200
 MIN_SIMILARITY: Final = 0.6
-# Path -> error message, for unsupported paths of the official clients that would match the pattern
-# of a route with an id.
+# Path -> error message, for routes of the official clients that this server lacks.
 UNSUPPORTED: Final = {
     "/v1/responses/compact": (
         'this server does not compact conversations; send `"truncation": "auto"`, which drops the'
         " oldest turns of a prompt that is too long, or a shorter `input`"
-    )
+    ),
+    **dict.fromkeys(
+        ("/v1/audio/transcriptions", "/v1/audio/translations"),
+        "this server transcribes in /v1/chat/completions: send the recording as an `input_audio`"
+        " part to a Whisper model; the line `task: translate` in a text part asks for English",
+    ),
+    **dict.fromkeys(
+        ("/v1/images/edits", "/v1/images/variations"),
+        "this server makes images from a prompt only; the route is /v1/images/generations",
+    ),
 }
 
 

@@ -131,14 +131,15 @@ def ready_line(
     `infos`: one per model; None: the model is not loaded.
     `bound`: the listening socket.
     """
-    cores = models[0].engine.threads or available_cores()
+    count = models[0].engine.threads or available_cores()
+    cores = "1 core" if count == 1 else f"{count} cores"
     if len(models) == 1 and infos[0] is not None:
         context = infos[0].max_model_len
-        served = f"model {models[0].id}, {cores} cores"
+        served = f"model {models[0].id}, {cores}"
         served += f", context {context}" if context else ""
     else:
         names = (f"{m.id} on demand" if m.on_demand else m.id for m in models)
-        served = f"models {', '.join(names)}, {cores} cores"
+        served = f"models {', '.join(names)}, {cores}"
     return f"Penstock {__version__} ready on {url_of(bound)} ({listening_note(bound)}{served})"
 
 

@@ -34,9 +34,14 @@ def load_painter(
     are not installed."""
     try:
         import diffusers
+        import transformers
         from safetensors import SafetensorError
     except ImportError as error:
         raise ModelError(f"{EXTRA} ({error})") from None
+    # The classes of diffusers are imported when they are first named, with warnings.
+    for logging_of in (diffusers.utils.logging, transformers.logging):
+        logging_of.set_verbosity_error()
+        logging_of.disable_progress_bar()
     name = check_pipeline(files.path)
     kind: Any = getattr(diffusers, name, None)
     if not (isinstance(kind, type) and issubclass(kind, diffusers.DiffusionPipeline)):
@@ -50,12 +55,10 @@ def load_painter(
     if available is not None and WORK_FACTOR * weight_bytes > available:
         raise ModelError(
             f"the model does not fit: it needs {WORK_FACTOR * weight_bytes / 2**20:,.0f} MiB as"
-            f" {dtype}, but {available / 2**20:,.0f} MiB are available"
+            f" {_name(dtype)}, but {available / 2**20:,.0f} MiB are available"
         )
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    diffusers.utils.logging.set_verbosity_error()
-    diffusers.utils.logging.disable_progress_bar()
     try:
         pipeline = kind.from_pretrained(
             str(files.path), dtype=dtype, use_safetensors=True, local_files_only=True
@@ -63,7 +66,11 @@ def load_painter(
     except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{files.path}: diffusers cannot load it: {error}") from None
     _place(pipeline, device, weight_bytes)
-    return DiffusersPainter(pipeline, files, weight_bytes, f"{dtype} on {device}")
+    return DiffusersPainter(pipeline, files, weight_bytes, f"{_name(dtype)} on {device}")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _place(pipeline: Any, device: torch.device, weight_bytes: int) -> None:

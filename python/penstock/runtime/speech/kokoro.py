@@ -62,7 +62,7 @@ class Kokoro:
         names = sorted(self._styles, key=lambda name: (name != first, name))
         size = files.model.stat().st_size
         self.info = SpeakerInfo(model_id, fingerprint, SAMPLE_RATE, tuple(names), size)
-        self.report = f"{size / 2**20:,.0f} MiB of weights, {len(names)} voices"
+        self.report = f"{size / 2**20:,.0f} MiB of weights, voices: {len(names)}"
 
     def pieces(self, sentence: str, voice: str) -> Sequence[Tokens]:
         language = _language(self._names(voice)[0])

@@ -75,7 +75,7 @@ class Piper:
         size = model.stat().st_size
         rate = config.audio.sample_rate
         self.info = SpeakerInfo(model_id, fingerprint, rate, names, size)
-        self.report = f"{size / 2**20:,.0f} MiB of weights, {len(names)} voices"
+        self.report = f"{size / 2**20:,.0f} MiB of weights, voices: {len(names)}"
 
     def pieces(self, sentence: str, voice: str) -> Sequence[Tokens]:
         if self._phonemizer is None:

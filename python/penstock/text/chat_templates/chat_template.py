@@ -128,7 +128,7 @@ class ChatTemplate:
             return self._for_tools.render(messages, tools=tools, reasoning=reasoning)
         inputs = self._template_inputs(messages, tools, reasoning)
         variables, _ = self._variables(inputs, media_kinds_of(messages, self._placeholders))
-        return self._render(variables)
+        return self._render_request(variables)
 
     def encode(
         self,
@@ -180,7 +180,7 @@ class ChatTemplate:
     def _render_with_prefix(self, variables: dict[str, Any], answer_prefix: str) -> str:
         """Render the prompt and append the answer prefix. The prefix is not reasoning: if the
         template opens reasoning, the closing tag is written before the prefix."""
-        text = self._render(variables)
+        text = self._render_request(variables)
         if not answer_prefix:
             return text
         opened = next(
@@ -234,6 +234,16 @@ class ChatTemplate:
         """The forms in which the template shows media. The first access probes the template."""
         return probe_media_forms(self.render_plain, self.capabilities, self._placeholders)
 
+    def _render_request(self, variables: dict[str, Any]) -> str:
+        """Render the messages of a request, and log a failure: probes of the template may fail."""
+        try:
+            return self._render(variables)
+        except InvalidRequest as error:
+            cause = error.__cause__
+            if isinstance(cause, _FAILURES) and not isinstance(cause, Refusal):
+                log.info("the chat template failed: %r", cause)
+            raise
+
     def _render(self, variables: dict[str, Any]) -> str:
         if self._wants_parts:
             messages = [_in_parts(message) for message in variables["messages"]]
@@ -269,7 +279,6 @@ class ChatTemplate:
                 code="chat_template_limit",
             ) from error
         except _FAILURES as error:
-            log.info("the chat template failed: %r", error)
             raise InvalidRequest(
                 f"the model's chat template cannot render these {field}", field=field
             ) from error

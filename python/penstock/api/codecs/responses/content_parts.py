@@ -91,6 +91,10 @@ def _check_one(part: object, names: tuple[str, ...], path: str) -> None:
     given = [name for name in names if getattr(part, name) is not None]
     if not given:
         others = ", ".join(f"`{name}`" for name in names[1:])
-        refuse_missing(f"{path}.{names[0]}", f"or one of {others}")
+        refuse(
+            f"{path}.{names[0]}",
+            f"is required, or one of {others}",
+            code="missing_required_parameter",
+        )
     if len(given) > 1:
         refuse(f"{path}.{given[1]}", f"cannot be used together with `{given[0]}`")
