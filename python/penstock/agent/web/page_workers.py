@@ -106,6 +106,7 @@ class _Worker:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._ready = False
+        self._killed = False
 
     @classmethod
     async def start(cls) -> _Worker:
@@ -152,8 +153,11 @@ class _Worker:
             raise _Ended from None
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        # A second signal would poll the process, and the event loop could then miss its exit code.
+        if not self._killed:
+            self._killed = True
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
 
     async def end(self) -> None:
         """Kill the process and wait for its end."""
