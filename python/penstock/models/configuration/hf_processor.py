@@ -8,14 +8,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from penstock.base.errors import ModelError
+from penstock.models.media.image_config import VIDEO_FILE
 from penstock.quant.json_file import read_json
 
 PROCESSOR: Final = "processor_config.json"
 IMAGE_PROCESSOR: Final = "preprocessor_config.json"
-VIDEO_PROCESSOR: Final = "video_preprocessor_config.json"
-CLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD: Final = (0.26862954, 0.26130258, 0.27577711)
-HALVES: Final = (0.5, 0.5, 0.5)
 
 
 class PixelKeys(msgspec.Struct):
@@ -43,7 +40,7 @@ def processor_keys(folder: Path, kind: Literal["image", "video"]) -> tuple[dict[
         own = read_json(path, dict[str, Any]).get(f"{kind}_processor")
         if isinstance(own, dict):
             return own, f"{path}: {kind}_processor"
-    names = (IMAGE_PROCESSOR,) if kind == "image" else (VIDEO_PROCESSOR, IMAGE_PROCESSOR)
+    names = (IMAGE_PROCESSOR,) if kind == "image" else (VIDEO_FILE, IMAGE_PROCESSOR)
     for name in names:
         if (folder / name).exists():
             return read_json(folder / name, dict[str, Any]), str(folder / name)

@@ -24,6 +24,7 @@ from penstock.models.configuration.mmproj import (
     size,
     vision_names,
 )
+from penstock.models.media.image_config import HALF
 from penstock.models.media.images_and_audio import ImagesAndAudio
 from penstock.models.media.tiles import Normalization
 from penstock.models.towers.gemma4_vision import Gemma4Names, Gemma4TowerSpec
@@ -33,7 +34,6 @@ from penstock.models.towers.vision_spec import VisionSpec
 from penstock.models.towers.vision_weights import VisionNames
 from penstock.quant.gguf.gguf_file import GgufFile
 
-HALVES: Final = (0.5, 0.5, 0.5)
 MOST_TOKENS: Final = BUDGETS[-1]
 ROPE_THETA: Final = 100.0
 
@@ -143,7 +143,7 @@ def read_folder(folder: Path) -> MediaSpec:
         spec,
         NAMES,
         others,
-        Normalization(HALVES, HALVES),
+        Normalization(HALF, HALF),
         theta,
         vision.position_embedding_size,
         vision.pooling_kernel_size,
@@ -187,7 +187,7 @@ def read_mmproj(file: GgufFile) -> MediaSpec:
         spec,
         names,
         others,
-        Normalization(HALVES, HALVES),
+        Normalization(HALF, HALF),
         ROPE_THETA,
         table.shape[1],
         pooling,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from penstock.models.configuration.family import Family, GgufDecoder, MediaFamily
-from penstock.models.configuration.hf_processor import CLIP_MEAN, CLIP_STD
 from penstock.models.configuration.qwen_mmproj import read_qwen_mmproj
 from penstock.models.configuration.qwen_vl import (
     ROOTS,
@@ -17,6 +16,7 @@ from penstock.models.configuration.qwen_vl import (
     read_qwen_media,
     vision_keys,
 )
+from penstock.models.media.image_config import CLIP_MEAN, CLIP_STD
 from penstock.models.media.qwen2_vl_processor import Qwen2VlProcessor
 from penstock.models.towers.mmproj_tower import MmprojTower
 from penstock.models.towers.qwen_vision import MergerNames, QwenTowerSpec

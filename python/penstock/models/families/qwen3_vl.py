@@ -13,7 +13,6 @@ from typing import Final
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, GgufDecoder, MediaFamily
-from penstock.models.configuration.hf_processor import HALVES
 from penstock.models.configuration.qwen_mmproj import deep_layers, read_qwen_mmproj
 from penstock.models.configuration.qwen_vl import (
     PixelDefaults,
@@ -25,6 +24,7 @@ from penstock.models.configuration.qwen_vl import (
 )
 from penstock.models.families.qwen2_vl import EPS
 from penstock.models.families.qwen2_vl import NAMES as QWEN2_NAMES
+from penstock.models.media.image_config import HALF
 from penstock.models.media.qwen3_vl_processor import Qwen3VlProcessor
 from penstock.models.towers.mmproj_tower import MmprojTower
 from penstock.models.towers.qwen_vision import MergerNames, QwenTowerSpec
@@ -35,8 +35,8 @@ from penstock.quant.gguf.gguf_file import GgufFile
 DEFAULTS: Final = PixelDefaults(
     image=(56 * 56, 28 * 28 * 1280),
     video=(128 * 32 * 32, 32 * 32 * 768),
-    mean=HALVES,
-    std=HALVES,
+    mean=HALF,
+    std=HALF,
     budget="video",
     spread="ends",
 )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from penstock.kernels.ops_interface import LayerCache, Ops, StepInputs
+from penstock.kernels.ops_interface import Ops
 from penstock.models.decoder.rope import identity_table
+from penstock.models.towers.attention_groups import empty_cache, pieces_of
 from penstock.models.towers.audio_spec import AudioLayersSpec, qkv_linear
 from penstock.models.towers.tower_weights import TowerTensors
 
@@ -18,7 +19,6 @@ Tensor = TypeVar("Tensor")
 _PIECE_NUMBERS: Final = 1 << 18
 """Numbers of the rows that are computed between two interruptions."""
 _PIECE_ROWS: Final = (128, 512)  # fewest and most: small products are slower
-_BLOCK_SIZE: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,6 @@ class _Layer(Generic[Tensor]):
     mlp_norm: PackedNorm[Tensor]
     up: Any
     down: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece(Generic[Tensor]):
-    """Adjacent rows, with the inputs of the attention ops for them."""
-
-    rows: slice
-    inputs: StepInputs[Tensor]
 
 
 class AudioLayers(Generic[Tensor]):
@@ -87,7 +79,9 @@ class AudioLayers(Generic[Tensor]):
         spec = self._spec
         heads = (spec.heads, spec.heads, spec.head_dim)
         scale = spec.head_dim**-0.5
-        cache, pieces = _attention_state(ops, lengths, spec)
+        positions = np.zeros(sum(lengths), np.int32)  # of the identity table, which has one row
+        pieces = pieces_of(ops, lengths, _piece_rows(spec.width), positions)
+        cache = empty_cache(ops, [lengths], spec.heads, spec.head_dim)
         rope = ops.constant(identity_table(1))
         states: Any = ops.constant(np.empty((sum(lengths), spec.width), np.float32))
         queries: Any = ops.constant(np.empty((sum(lengths), spec.width), np.float32))
@@ -142,41 +136,7 @@ def _layer(tensors: TowerTensors, ops: Ops[Any], prefix: str, *, key_bias: bool)
     )
 
 
-def _attention_state(
-    ops: Ops[Any], lengths: Sequence[int], spec: AudioLayersSpec
-) -> tuple[LayerCache[Any], list[_Piece[Any]]]:
-    """Return the KV cache that all layers use in turn, and the pieces of all sequences."""
-    blocks = [-(-length // _BLOCK_SIZE) for length in lengths]
-    cache = ops.new_cache((sum(blocks), spec.heads, spec.head_dim, _BLOCK_SIZE), "f32")
+def _piece_rows(width: int) -> int:
+    """Return the number of rows that are computed between two interruptions."""
     least, most = _PIECE_ROWS
-    rows = min(most, max(least, _PIECE_NUMBERS // spec.width))
-    return cache, list(_pieces(ops, lengths, blocks, rows))
-
-
-def _pieces(
-    ops: Ops[Any], lengths: Sequence[int], blocks: Sequence[int], most: int
-) -> Iterator[_Piece[Any]]:
-    """Yield pieces of up to `most` rows. A piece may contain parts of several sequences."""
-    counts, starts = np.array(lengths), np.cumsum([0, *lengths])
-    first_blocks = np.cumsum([0, *blocks])
-    tables = first_blocks[:-1, None] + np.arange(max(blocks))
-    row_of = np.repeat(np.arange(len(counts)), counts)
-    slots = np.arange(starts[-1]) - starts[row_of] + first_blocks[row_of] * _BLOCK_SIZE
-
-    def ints(values: Any) -> Any:
-        return ops.constant(np.ascontiguousarray(values, np.int32))
-
-    for begin in range(0, int(starts[-1]), most):
-        end = min(begin + most, int(starts[-1]))
-        rows = np.arange(row_of[begin], row_of[end - 1] + 1)
-        zeros = np.zeros(end - begin)
-        inputs: StepInputs[Any] = StepInputs(
-            tokens=ints(zeros),
-            positions=ints(zeros),  # of the identity table, which has one row
-            slots=ints(slots[begin:end]),
-            query_starts=ints(np.clip(starts[rows[0] : rows[-1] + 2], begin, end) - begin),
-            context_lens=ints(counts[rows]),
-            block_tables=ints(np.minimum(tables[rows], first_blocks[-1] - 1)),
-            sample_rows=ints(zeros[:0]),
-        )
-        yield _Piece(slice(begin, end), inputs)
+    return min(most, max(least, _PIECE_NUMBERS // width))

@@ -21,7 +21,7 @@ from penstock.models.towers.packed_layers import Norm
 from penstock.models.towers.qwen_rows import CutPatches, FittedPositions, Ints, QwenGrid
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
-from penstock.models.towers.vision_spec import VisionSpec
+from penstock.models.towers.vision_spec import PIECE_OPERATIONS, VisionSpec
 from penstock.models.towers.vision_tower import PatchRows, VisionTower
 from penstock.models.towers.vision_weights import TowerNorm, VisionNames, VisionWeights
 from penstock.quant.checkpoint import Checkpoint
@@ -29,7 +29,6 @@ from penstock.quant.checkpoint import Checkpoint
 Tensor = TypeVar("Tensor")
 
 MERGER_EPS: Final = 1e-6
-_PIECE_OPERATIONS: Final = 4e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ class _Merger(Generic[Tensor]):
         self._second = ops.pack_linear(_linear(tensors, names.second))
         self._width = spec.vision.hidden_size * spec.grid.merge**2
         per_token = 2 * self._width * (self._width + spec.output_size)
-        self._piece = max(int(_PIECE_OPERATIONS / per_token), 16)
+        self._piece = max(int(PIECE_OPERATIONS / per_token), 16)
 
     def merge(self, ops: Ops[Tensor], states: Any) -> Generator[tuple[int, Any], None, None]:
         """Yield the index of the first token and the embeddings of each piece of tokens."""

@@ -21,7 +21,8 @@ NormKind: TypeAlias = Literal["layer", "rms"]
 HEAD_UNIT: Final = 8
 """The attention kernels take heads whose size is a multiple of this."""
 
-_PIECE_OPERATIONS: Final = 4e9
+PIECE_OPERATIONS: Final = 4e9
+"""Operations that are computed between two yields, about 20 ms on two cores."""
 _ROW_UNIT: Final = 64
 _MOST_ROWS: Final = 512
 
@@ -29,7 +30,7 @@ _MOST_ROWS: Final = 512
 def rows_per_piece(operations: int) -> int:
     """Return the number of rows that are computed between two yields if one row takes this many
     operations: together about 4 billion, which take about 20 ms on two cores."""
-    rows = int(_PIECE_OPERATIONS / max(operations, 1)) // _ROW_UNIT * _ROW_UNIT
+    rows = int(PIECE_OPERATIONS / max(operations, 1)) // _ROW_UNIT * _ROW_UNIT
     return min(max(rows, _ROW_UNIT), _MOST_ROWS)
 
 

@@ -7,7 +7,7 @@ the pieces after it still read those of the layer before.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -292,8 +292,3 @@ def _rows_like(ops: Ops[Tensor], x: Any) -> Any:
 def copied(x: Any) -> Any:
     """Return a contiguous copy of a tensor of any backend."""
     return x * 1
-
-
-def whole_groups(lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the divisions for a tower whose layers all have the same groups."""
-    return (tuple(lengths),)
