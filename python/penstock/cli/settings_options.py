@@ -457,6 +457,12 @@ STORE_OPTIONS: Final = in_panel(
         int,
         "Total size of skills; an upload beyond it is refused.",
     ),
+    SettingOption(
+        "max_chats_bytes",
+        ("--max-chats-bytes",),
+        int,
+        "Total size of the web page's chats; a message beyond it is refused.",
+    ),
 )
 SERVE_OPTIONS: Final = (
     *SERVER_OPTIONS,
