@@ -392,6 +392,12 @@ SERVER_OPTIONS: Final = (
             "Log requests to /health, /metrics and /docs too.",
         ),
         SettingOption("disable_metrics", ("--disable-metrics",), bool, "Serve no /metrics."),
+        SettingOption(
+            "enable_pull",
+            ("--enable-pull",),
+            bool,
+            "Let the web page download any model of the hub, not only the catalogue's.",
+        ),
     ),
 )
 STORE_OPTIONS: Final = in_panel(

@@ -352,6 +352,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     disconnected.
     `max_connections`: maximum number of connections per API process.
     `fetch_allow`: private addresses and networks from which URLs in requests may be fetched.
+    `enable_pull`: the web page may download any model of the hub, not only the catalogue's.
     `openai_compat`: accept features of OpenAI's API that are otherwise refused.
     `media`: the images, audio and video in requests.
     `agent`: the tools that the server runs.
@@ -371,6 +372,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     stall_timeout_s: float = 120.0
     max_connections: int = 4096
     fetch_allow: tuple[str, ...] = ()
+    enable_pull: bool = False
     openai_compat: bool = False
     media: MediaSettings = MediaSettings()
     store: StoreSettings = StoreSettings()

@@ -8,13 +8,13 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
-from sqlalchemy import Row, delete, insert, select
+from sqlalchemy import Connection, Row, delete, insert, select
 
 from penstock.base.errors import ServiceError
 from penstock.base.ids import new_id
 from penstock.store.blobs import Blobs
 from penstock.store.chat_records import StoredAttachment
-from penstock.store.chats import attachment_not_found
+from penstock.store.chats import attachment_not_found, check_space
 from penstock.store.client_names import safe_name
 from penstock.store.clock import Clock
 from penstock.store.sql.database import Database
@@ -32,12 +32,14 @@ _COLUMNS: Final = [_TABLE[name] for name in StoredAttachment.__struct_fields__]
 
 
 class ChatAttachments:
-    """Stores the attachments of chats."""
+    """Stores the attachments of chats. `max_bytes`: the total size of all messages and
+    attachments."""
 
-    def __init__(self, database: Database, blobs: Blobs, clock: Clock) -> None:
+    def __init__(self, database: Database, blobs: Blobs, clock: Clock, max_bytes: int) -> None:
         self._database = database
         self._blobs = blobs
         self._clock = clock
+        self._max_bytes = max_bytes
 
     async def create(
         self, name: str, mime_type: str, data: bytes, chat_id: str | None = None
@@ -56,8 +58,13 @@ class ChatAttachments:
         await asyncio.to_thread(self._write, body, data)
         values = {name: getattr(stored, name) for name in stored.__struct_fields__}
         row = insert(chat_attachments).values(values | {"body": body})
+
+        def work(connection: Connection) -> None:
+            check_space(connection, self._max_bytes)
+            connection.execute(row)
+
         try:
-            await self._database.write(lambda c: c.execute(row))
+            await self._database.write(work)
         except ServiceError:
             await self.delete_bodies([body])
             raise

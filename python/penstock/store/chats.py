@@ -46,7 +46,7 @@ class Chats:
         values = _values(chat) | {"words": chat.title.casefold()}
 
         def work(connection: Connection) -> None:
-            self._check_space(connection)
+            check_space(connection, self._max_bytes)
             connection.execute(insert(chats).values(values))
             for message, text in messages:
                 _insert(connection, message, text)
@@ -61,7 +61,7 @@ class Chats:
             raise chat_not_found(id)
         return StoredChat(**row._mapping)
 
-    async def list(
+    async def search(
         self, query: str = "", *, limit: int, before: str | None = None
     ) -> tuple[list[ChatHit], bool]:
         """Return a page of chats, the last changed first, and whether more follow.
@@ -159,7 +159,7 @@ class Chats:
         last = messages[-1][0]
 
         def work(connection: Connection) -> None:
-            self._check_space(connection)
+            check_space(connection, self._max_bytes)
             parent = messages[0][0].parent
             if parent is not None:
                 _message_row(connection, chat_id, parent)
@@ -240,13 +240,14 @@ class Chats:
         failed = change.values(status="failed", info=info)
         await self._database.write(lambda c: c.execute(failed))
 
-    def _check_space(self, connection: Connection) -> None:
-        """Raise StorageFull if the chats have reached their total size."""
-        texts = select(func.coalesce(func.sum(func.length(_MESSAGE.blocks)), 0))
-        files = select(func.coalesce(func.sum(chat_attachments.c.size_bytes), 0))
-        used = connection.execute(texts).scalar_one() + connection.execute(files).scalar_one()
-        if used >= self._max_bytes:
-            raise StorageFull
+
+def check_space(connection: Connection, max_bytes: int) -> None:
+    """Raise StorageFull if the chats have reached their total size."""
+    texts = select(func.coalesce(func.sum(func.length(_MESSAGE.blocks)), 0))
+    files = select(func.coalesce(func.sum(chat_attachments.c.size_bytes), 0))
+    used = connection.execute(texts).scalar_one() + connection.execute(files).scalar_one()
+    if used >= max_bytes:
+        raise StorageFull
 
 
 def chat_not_found(id: str) -> NotFound:
@@ -286,7 +287,7 @@ def attachment_not_found(id: str) -> NotFound:
     return NotFound(f"Attachment '{shorten(id)}' not found", code="attachment_not_found")
 
 
-def _hit(connection: Connection, row: Row[Any], wanted: str) -> ChatHit:
+def _hit(connection: Connection, row: Any, wanted: str) -> ChatHit:
     """Return the list entry of a chat. Its snippet is taken from the first message with the wanted
     words, or from the first message."""
     texts = select(_MESSAGE.text).where(_MESSAGE.chat_id == row.id).order_by(_MESSAGE.sequence)

@@ -61,7 +61,7 @@ class Store:
         self.skills = Skills(database, skill_blobs, clock, settings.max_skills_bytes)
         self.approvals = Approvals(database, clock, limits.approvals, settings.session_expiry_s)
         self.chats = Chats(database, clock, settings.max_chats_bytes)
-        self.chat_attachments = ChatAttachments(database, blobs, clock)
+        self.chat_attachments = ChatAttachments(database, blobs, clock, settings.max_chats_bytes)
         self.sweep = Sweep(database, blobs, skill_blobs, clock, limits)
         self._sweeper = asyncio.create_task(self._sweep_periodically())
 

@@ -63,12 +63,12 @@ async def test_search_finds_titles_and_texts_in_any_case(store: Store) -> None:
     await store.chats.create(chat("a", "Straße", 3), [(message("1", chat_id="a"), "Nothing")])
     text = "long before " * 20 + "The Needle is here"
     await store.chats.create(chat("b", "Other", 4), [(message("2", chat_id="b"), text)])
-    found, more = await store.chats.list("needle", limit=5)
+    found, more = await store.chats.search("needle", limit=5)
     assert [hit.id for hit in found] == ["b"] and "The Needle is here" in found[0].snippet
     assert not more
-    found, _ = await store.chats.list("STRASSE", limit=5)
+    found, _ = await store.chats.search("STRASSE", limit=5)
     assert [hit.id for hit in found] == ["a"]
-    assert (await store.chats.list("100%_", limit=5))[0] == []
+    assert (await store.chats.search("100%_", limit=5))[0] == []
 
 
 async def test_pages_of_chats_have_no_gaps(store: Store) -> None:
@@ -77,7 +77,7 @@ async def test_pages_of_chats_have_no_gaps(store: Store) -> None:
     seen: list[str] = []
     before = None
     while True:
-        page, more = await store.chats.list(limit=2, before=before)
+        page, more = await store.chats.search(limit=2, before=before)
         seen += [hit.id for hit in page]
         if not more:
             break
