@@ -46,9 +46,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Runners:
-    """The runner of one model. Exactly one of the fields except `media` is set.
+    """The runner of one model. Exactly one of the runners is set.
 
     - `media`: the media of requests, None for a model that reads text only.
+    - `transcribes`: the generator writes transcripts of recordings.
     """
 
     generator: AgentLoop | None = None
@@ -57,6 +58,7 @@ class Runners:
     speaker: SpeechRunner | None = None
     painter: ImageRunner | None = None
     media: ModelMedia | None = None
+    transcribes: bool = False
 
     def must_generate(self) -> AgentLoop:
         """Return the generator. Raises InvalidRequest (`unsupported_model`) if the model has none;
@@ -186,4 +188,5 @@ def _load_transcriber(files: ModelFiles, engine: Engine, state: SharedState) -> 
     spec = whisper_spec(files.path)
     parts = load_whisper_parts(files, spec)
     transcriber = Transcriber.load(engine, parts, spec, media.loader)
-    return Runners(AgentLoop(transcriber, state.attachments, sessions=state.sessions), media=media)
+    loop = AgentLoop(transcriber, state.attachments, sessions=state.sessions)
+    return Runners(loop, media=media, transcribes=True)

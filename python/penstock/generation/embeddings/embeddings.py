@@ -59,6 +59,11 @@ class EmbeddingRunner:
         tokenizer = load_embedding_tokenizer(parts.tokenizer)
         return cls(engine, tokenizer, parts.prompt, live, conversations)
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether the model embeds texts."""
+        return self._tokenizer is not None
+
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Return a vector for each input. Cancelling the call aborts inputs that are not computed
         yet.
