@@ -134,7 +134,7 @@ class EmbeddingCore:
     def embed(self, request: EmbedRequest) -> None:
         """Queue a request. Raises InvalidRequest (`adapter_not_found` for an unknown revision),
         ContextLengthExceeded or Overloaded."""
-        sequences = sequences_of(request, self.info, self._media)
+        sequences = sequences_of(request, self.info, self._media, self._runtime.info.lone_kinds)
         if self._waiting >= self._max_queue:
             raise Overloaded(
                 f"{self._waiting} inputs are waiting already; try again later", retry_after_s=1

@@ -74,6 +74,14 @@ def test_responses_transcribe(client: openai.OpenAI, speech: str) -> None:
     assert answer.usage is not None and answer.usage.input_tokens == 150
 
 
+def test_the_model_card_says_that_the_model_transcribes(client: openai.OpenAI) -> None:
+    card: Any = client.models.retrieve("default")
+    assert card.architecture == {
+        "input_modalities": ["audio"],
+        "output_modalities": ["transcription"],
+    }
+
+
 def test_request_without_audio_is_refused(client: openai.OpenAI, server: ServerProcess) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(
