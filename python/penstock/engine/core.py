@@ -83,8 +83,13 @@ class EngineCore:
         self._began = 0.0
 
     @classmethod
-    def for_runtime(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
-        """Return the engine of a loaded model."""
+    def for_runtime(
+        cls,
+        runtime: Runtime,
+        settings: EngineSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> EngineCore:
+        """Return the engine of a loaded model. `clock`: measures its steps and pieces."""
         facts = runtime.info
         sizes = settings.step_sizes(facts.sizes)
         scheduler = Scheduler(
@@ -113,7 +118,7 @@ class EngineCore:
         )
         threads = settings.threads or available_cores()
         cache_bytes = settings.encoder_cache_mb << 20
-        return cls(runtime, scheduler, info, threads, settings.lora, cache_bytes)
+        return cls(runtime, scheduler, info, threads, settings.lora, cache_bytes, clock)
 
     @property
     def report(self) -> str:
