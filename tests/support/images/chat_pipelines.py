@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers import (
@@ -28,7 +29,7 @@ from tests.support.images.tiny_pipelines import vae
 WIDTH = 16
 CHAT_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-TEXT = {
+TEXT: dict[str, Any] = {
     "vocab_size": 288,
     "hidden_size": WIDTH,
     "intermediate_size": 16,
