@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from penstock.kernels.native import NativeOps, Pool
 from penstock.models.media.prepared import PreparedMedia
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower import EncodedMedia, MediaSpec
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
@@ -45,7 +46,7 @@ def encode_with(spec: MediaSpec, checkpoint: Checkpoint, media: PreparedMedia) -
     """Return the embeddings of `media` by the tower that takes it, with weights in float32."""
     ops = NativeOps.eager(Pool(2))
     tower = next(tower for tower in spec.towers if media.kind in tower.kinds)
-    pieces = tower.open(checkpoint, "f32").build(ops).encode(ops, media)
+    pieces = tower.open(checkpoint, "f32").build(ops).encode(ops, media, PieceBudget())
     while True:
         try:
             next(pieces)

@@ -14,6 +14,7 @@ from penstock.engine.types import MediaItem
 from penstock.kernels.ops_interface import Ops
 from penstock.models.configuration.family import MediaFamily
 from penstock.models.media.prepared import MediaKind, PreparedMedia
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower import EncodedMedia, MediaSpec
 from penstock.quant.checkpoint import Checkpoint
 
@@ -61,7 +62,9 @@ class NoiseTower:
     def build(self, ops: Ops[Any]) -> NoiseTower:
         return self
 
-    def encode(self, ops: Ops[Any], media: PreparedMedia) -> Generator[None, None, Any]:
+    def encode(
+        self, ops: Ops[Any], media: PreparedMedia, budget: PieceBudget
+    ) -> Generator[None, None, Any]:
         content = media.data.decode()
         try:
             for piece in range(media.layout[1]):

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from penstock.kernels.ops_interface import Ops
 from penstock.models.loader.model_loader import LoadedEmbedder, LoadedModel
 from penstock.models.media.prepared import MediaKind, PreparedMedia
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower import EncodedMedia, Tower
 
 Tensor = TypeVar("Tensor")
@@ -38,9 +39,10 @@ class RuntimeMedia(Protocol):
     @property
     def row_bytes(self) -> int: ...
 
-    def encode(self, media: PreparedMedia) -> Encoding:
-        """Encode an item in pieces, with a `yield` after each. Raises EncodeError if the rows are
-        not finite or not as wide as the model's embeddings, and any error of the tower."""
+    def encode(self, media: PreparedMedia, budget: PieceBudget) -> Encoding:
+        """Encode an item in pieces, with a `yield` after each; see `Tower.encode`. Raises
+        EncodeError if the rows are not finite or not as wide as the model's embeddings, and any
+        error of the tower."""
 
     def keep(self, digest: bytes, encoded: EncodedMedia[Any]) -> None:
         """Make an encoded item available to the rows of later steps."""
@@ -81,9 +83,9 @@ class TowerMedia(Generic[Tensor]):
         self.row_bytes = 4 * width
         self.encoded: dict[bytes, EncodedMedia[Floats]] = {}
 
-    def encode(self, media: PreparedMedia) -> Encoding:
+    def encode(self, media: PreparedMedia, budget: PieceBudget) -> Encoding:
         """Encode an item in pieces; see `RuntimeMedia.encode`."""
-        steps = self._towers[media.kind].encode(self._ops, media)
+        steps = self._towers[media.kind].encode(self._ops, media, budget)
         while True:
             try:
                 with self._piece():

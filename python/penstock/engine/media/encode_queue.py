@@ -16,6 +16,7 @@ from penstock.base.errors import InvalidRequest, Overloaded, ServiceError
 from penstock.engine.media.encoder_cache import EncoderCache
 from penstock.engine.types import EngineGauges, MediaItem
 from penstock.models.media.prepared import MediaKind
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.runtime.media import EncodeError, Encoding, RuntimeMedia
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class EncodeQueue:
         self._held: dict[str, tuple[bytes, ...]] = {}
         self._job: _Job | None = None
         self._bytes_per_row = media.row_bytes
+        self._budget = PieceBudget()
 
     @property
     def has_work(self) -> bool:
@@ -161,7 +163,7 @@ class EncodeQueue:
         """Start to encode the next item, if there is one and it has room. Return its job."""
         item = self._next()
         if item is not None:
-            pieces = self._media.encode(item.media)
+            pieces = self._media.encode(item.media, self._budget)
             self._job = _Job(item.digest, item.media.kind, num_rows(item), pieces)
         return self._job
 

@@ -18,6 +18,7 @@ from penstock.models.decoder.spec import MAX_LAYERS, MAX_WIDTH, check_sizes
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.towers.audio_convolution import TAPS, halved, taps_of
 from penstock.models.towers.conformer_attention import ConformerAttention, distance_sinusoids
+from penstock.models.towers.piece_budget import MOST_ROWS, PieceBudget
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
 from penstock.quant.checkpoint import Checkpoint
@@ -29,7 +30,6 @@ Floats = npt.NDArray[np.float32]
 _EPS: Final = 1e-6
 _RESIDUAL: Final = np.float32(0.5)
 _SUBSAMPLINGS: Final = 2
-_PIECE: Final = 2048  # positions of a convolution between two interruptions
 _LINEARS: Final = {
     "feed_forward1.ffw_layer_1": (4, 1),
     "feed_forward1.ffw_layer_2": (1, 4),
@@ -106,7 +106,7 @@ class ConformerSpec:
         frames = 3000
         first = halved(frames, 1) * halved(self.mels, 1) * self.channels[0]
         return 4 * (
-            first + _PIECE * TAPS**2 * self.channels[0] + self.rows(frames) * 16 * self.width
+            first + MOST_ROWS * TAPS**2 * self.channels[0] + self.rows(frames) * 16 * self.width
         )
 
     def open(self, checkpoint: Checkpoint, dtype: WeightType) -> LoadedConformer:
@@ -179,27 +179,30 @@ class ConformerTower(Generic[Tensor]):
         )
 
     def encode(
-        self, ops: Ops[Any], media: PreparedMedia
+        self, ops: Ops[Any], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Any]]:
-        x = yield from self._subsample(ops, media.array())
+        x = yield from self._subsample(ops, media.array(), budget)
         for layer in self._layers:
             x = yield from layer.run(ops, x)
         x = ops.linear(x, self._output)
         x = ops.rms_norm(x, np.ones(self._spec.inner, np.float32), _EPS)
         return EncodedMedia(ops.linear(x, self._projection))
 
-    def _subsample(self, ops: Ops[Any], features: Floats) -> Generator[None, None, Floats]:
+    def _subsample(
+        self, ops: Ops[Any], features: Floats, budget: PieceBudget
+    ) -> Generator[None, None, Floats]:
         """Return the positions of a recording: [frames, mels] -> [rows, W]."""
         grid = features.shape
         x = np.append(features.reshape(-1), np.float32(0))[:, None]
         for weight, norm in self._convolutions:
             taps = taps_of(*grid)
             out = np.zeros((len(taps) + 1, len(norm)), np.float32)
-            for begin in range(0, len(taps), _PIECE):
-                columns = x[taps[begin : begin + _PIECE]].reshape(-1, TAPS**2 * x.shape[1])
+            operations = 2 * TAPS**2 * x.shape[1] * len(norm)
+            for at in budget.slices(len(taps), operations):
+                columns = x[taps[at]].reshape(-1, TAPS**2 * x.shape[1])
                 columns = np.pad(columns, ((0, 0), (0, -columns.shape[1] % 16)))
                 y = ops.layer_norm(ops.linear(columns, weight), norm, np.zeros_like(norm), _EPS)
-                np.maximum(y, 0, out=out[begin : begin + len(y)])
+                np.maximum(y, 0, out=out[at])
                 yield
             x = out  # its last row is zero
             grid = halved(grid[0], 1), halved(grid[1], 1)

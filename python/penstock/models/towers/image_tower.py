@@ -13,6 +13,7 @@ from penstock.kernels.ops_interface import Ops
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.media.tiles import Grid, Normalization, TileLayout
 from penstock.models.towers.axial_rope import AxialRope
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.position_grids import PositionGrids, PositionScheme
 from penstock.models.towers.projector import Projector, ProjectorSpec, ProjectorWeights
 from penstock.models.towers.tower import EncodedMedia
@@ -140,7 +141,7 @@ class ImageTower(Generic[Tensor]):
         self._separator = separator
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
         """See Tower."""
         spec, layout = self._spec, TileLayout.of(media)
@@ -149,9 +150,9 @@ class ImageTower(Generic[Tensor]):
         for grids in _batches(layout.grids, spec.vision.piece_rows):
             count = sum(rows * columns for rows, columns in grids)
             given = self._rows(spec.normalization.apply(patches[start : start + count]), grids)
-            states = yield from self._vision.states(ops, given)
+            states = yield from self._vision.states(ops, given, budget)
             features = self._features(ops, states, grids)
-            parts.append((yield from self._projector.project(ops, features, grids)))
+            parts.append((yield from self._projector.project(ops, features, grids, budget)))
             start += count
         rows: Any = parts[0] if len(parts) == 1 else _stacked(ops, parts)
         if spec.arrangement is not None:

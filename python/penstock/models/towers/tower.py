@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from penstock.kernels.ops_interface import Ops
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.media.processor import MediaProcessor
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.quant.checkpoint import Checkpoint
 
 Tensor = TypeVar("Tensor")
@@ -31,11 +32,11 @@ class Tower(Protocol[Tensor]):
     """A tower whose weights are packed for one kernel backend."""
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
-        """Encode one item in pieces of at most about 20 ms, with a `yield` after each, so that the
-        engine can compute steps of other requests in between. The result does not depend on the
-        time of the pieces nor on other items."""
+        """Encode one item in pieces, with a `yield` after each, so that the engine can compute
+        steps of other requests in between. Each piece has the size that `budget` has before it. The
+        result depends neither on the sizes of the pieces nor on other items."""
 
 
 class LoadedTower(Protocol):
