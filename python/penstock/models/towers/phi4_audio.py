@@ -3,7 +3,7 @@ with attention inside windows, and a projection that depends on the other media 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -13,10 +13,11 @@ from penstock.kernels.ops_interface import Ops
 from penstock.kernels.weights import Linear
 from penstock.models.decoder.rope import identity_table
 from penstock.models.media.prepared import MediaKind, PreparedMedia
-from penstock.models.towers.attention_groups import Piece, empty_cache, pieces_of
+from penstock.models.towers.attention_groups import AttentionGroups, empty_cache
 from penstock.models.towers.audio_layers import PackedNorm
 from penstock.models.towers.phi4_audio_spec import WINDOW, Phi4AudioSpec
 from penstock.models.towers.phi4_subsampling import Phi4Subsampling
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
 from penstock.quant.checkpoint import Checkpoint
@@ -25,7 +26,6 @@ from penstock.quant.weight_slices import take_rows
 Tensor = TypeVar("Tensor")
 
 _EPS: Final = 1e-5
-_PIECE_ROWS: Final = 128
 _USES: Final = ("speech", "vision_speech")
 
 
@@ -91,16 +91,16 @@ class Phi4AudioTower(Generic[Tensor]):
         ]
 
     def encode(
-        self, ops: Ops[Any], media: PreparedMedia
+        self, ops: Ops[Any], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Any]]:
         up, down = self._projections[media.layout[0] if media.layout else 0]
-        states = yield from self._subsampling.run(ops, media.array())
+        states = yield from self._subsampling.run(ops, media.array(), budget)
         count = len(states)
         rows: Any = ops.constant(np.empty((count, self._spec.outputs), np.float32))
         for first in range(0, count, WINDOW):
             window = _window(ops, states[first : first + WINDOW], whole=count > WINDOW)
             for layer in self._layers:
-                yield from layer.run(ops, window)
+                yield from layer.run(ops, window, budget)
             kept = window[: min(WINDOW, count - first)]
             rows[first : first + WINDOW] = ops.linear(ops.gelu(ops.linear(kept, up)), down)
             yield
@@ -128,8 +128,8 @@ class _FeedForward:
 
     def __call__(self, ops: Ops[Any], x: Any) -> Any:
         """Return the rows with the feed-forward's results added."""
-        normed = ops.layer_norm(x, self._norm.weight, self._norm.bias, _EPS)
-        return x + ops.linear(ops.silu_mul(ops.linear(normed, self._up)), self._down) * 0.5
+        up = ops.linear(_normed(ops, x, self._norm), self._up)
+        return x + ops.linear(ops.silu_mul(up), self._down) * 0.5
 
 
 class _Convolution:
@@ -162,11 +162,9 @@ class _Convolution:
 
     def gate(self, ops: Ops[Any], x: Any, inputs: Any, rows: slice) -> None:
         """Compute the inputs of the positions `rows` from their states `x`."""
-        normed = ops.layer_norm(x, self._norm.weight, self._norm.bias, _EPS)
         first = self._kernel - 1
-        inputs[first + rows.start : first + rows.stop] = ops.silu_mul(
-            ops.linear(normed, self._gated)
-        )
+        gated = ops.linear(_normed(ops, x, self._norm), self._gated)
+        inputs[first + rows.start : first + rows.stop] = ops.silu_mul(gated)
 
     def __call__(self, ops: Ops[Any], inputs: Any, rows: slice) -> Any:
         """Return the results of the positions `rows`."""
@@ -191,6 +189,7 @@ class _ConformerLayer:
         prefix: str,
         bias: Any,
     ) -> None:
+        self._spec = spec
         self._heads = (spec.heads, spec.heads, spec.head_dim)
         self._bias = bias
         names = [f"{prefix}self_attn.{part}_proj" for part in "qkv"]
@@ -202,37 +201,35 @@ class _ConformerLayer:
         self._last = _FeedForward(tensors, ops, f"{prefix}feed_forward_out")
         self._convolution = _Convolution(spec, tensors, ops, f"{prefix}conv")
 
-    def run(self, ops: Ops[Any], x: Any) -> Generator[None, None, None]:
+    def run(self, ops: Ops[Any], x: Any, budget: PieceBudget) -> Generator[None, None, None]:
         """Compute the layer over a window `x: [N, W]`, which is modified."""
-        count = len(x)
-        pieces: Sequence[Piece[Any]] = pieces_of(
-            ops, [count], _PIECE_ROWS, np.zeros(count, np.int32)
-        )
-        cache = empty_cache(ops, [[count]], self._heads[0], self._heads[2])
+        count, heads = len(x), self._heads
+        groups = AttentionGroups(ops, [count], np.zeros(count, np.int32))
+        cache = empty_cache(ops, [[count]], heads[0], heads[2])
         rope = ops.constant(identity_table(1))
         queries: Any = ops.constant(np.empty((count, x.shape[1]), np.float32))
         inputs = self._convolution.inputs(ops, count)
-        norm = self._attention_norm
-        for piece in pieces:
-            x[piece.rows] = states = self._first(ops, x[piece.rows])
-            normed = ops.layer_norm(states, norm.weight, norm.bias, _EPS)
-            qkv = ops.linear(normed, self._qkv)
-            queries[piece.rows] = ops.rope_cache(qkv, rope, piece.inputs, cache, self._heads, None)
+        for at in budget.slices(count, self._spec.first_operations):
+            x[at] = states = self._first(ops, x[at])
+            qkv = ops.linear(_normed(ops, states, self._attention_norm), self._qkv)
+            queries[at] = ops.rope_cache(qkv, rope, groups.piece(at).inputs, cache, heads, None)
             yield
-        scale = self._heads[2] ** -0.5
-        for piece in pieces:
+        scale = heads[2] ** -0.5
+        for at in budget.slices(count, self._spec.attention_operations):
             seen = ops.bidirectional_attention(
-                queries[piece.rows], piece.inputs, cache, self._heads, scale, 0, self._bias
+                queries[at], groups.piece(at).inputs, cache, heads, scale, 0, self._bias
             )
-            x[piece.rows] = states = x[piece.rows] + ops.linear(seen, self._output)
-            self._convolution.gate(ops, states, inputs, piece.rows)
+            x[at] = states = x[at] + ops.linear(seen, self._output)
+            self._convolution.gate(ops, states, inputs, at)
             yield
-        norm = self._last_norm
-        for piece in pieces:
-            states = x[piece.rows] + self._convolution(ops, inputs, piece.rows)
-            states = self._last(ops, states)
-            x[piece.rows] = ops.layer_norm(states, norm.weight, norm.bias, _EPS)
+        for at in budget.slices(count, self._spec.last_operations):
+            states = self._last(ops, x[at] + self._convolution(ops, inputs, at))
+            x[at] = _normed(ops, states, self._last_norm)
             yield
+
+
+def _normed(ops: Ops[Any], x: Any, norm: PackedNorm[Any]) -> Any:
+    return ops.layer_norm(x, norm.weight, norm.bias, _EPS)
 
 
 def _gate_first(stored: Linear) -> Linear:

@@ -46,6 +46,29 @@ class Phi4AudioSpec:
         """The number of elements of one attention head."""
         return self.width // self.heads
 
+    @property
+    def subsampling_operations(self) -> int:
+        """The operations of the convolutions for one row of the result."""
+        per_channels, total = 2 * self.channels**2, 0
+        for level in range(1, self.halvings):
+            total += per_channels * halved(self.mels, level + 1) << (self.halvings - 1 - level)
+        return total + 2 * self.channels * halved(self.mels, self.halvings) * self.width
+
+    @property
+    def first_operations(self) -> int:
+        """The operations of a layer before attention for one row."""
+        return 6 * self.width * self.intermediate + 6 * self.width**2
+
+    @property
+    def attention_operations(self) -> int:
+        """The operations of attention and the gates of the convolution for one row."""
+        return 4 * self.width * WINDOW + 6 * self.width**2
+
+    @property
+    def last_operations(self) -> int:
+        """The operations of the convolution and the last feed-forward for one row."""
+        return 6 * self.width * self.intermediate + 4 * self.width**2
+
     def rows(self, frames: int) -> int:
         """Return the rows of a recording."""
         return halved(frames, self.halvings)

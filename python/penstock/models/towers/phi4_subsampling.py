@@ -17,14 +17,13 @@ from penstock.kernels.ops_interface import Ops
 from penstock.kernels.weights import Dense, Linear
 from penstock.models.towers.audio_convolution import TAPS, halved
 from penstock.models.towers.phi4_audio_spec import Phi4AudioSpec
+from penstock.models.towers.piece_budget import PieceBudget, most_rows
 from penstock.models.towers.tower_weights import TowerTensors
 from penstock.quant.dequantize import dequantize
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 
-_BLOCK: Final = 16
-"""Results that are computed together."""
 _COLUMNS: Final = 16
 """The taps of the first convolution, padded for the kernels of products."""
 
@@ -57,17 +56,19 @@ class Phi4Subsampling:
     @staticmethod
     def bytes_of(spec: Phi4AudioSpec) -> int:
         """Return an upper bound of the bytes of activations."""
-        first = (_BLOCK << (spec.halvings - 1)) + (1 << spec.halvings)
+        rows = most_rows(spec.subsampling_operations)
+        first = (rows << (spec.halvings - 1)) + (1 << spec.halvings)
         return 4 * 4 * first * halved(spec.mels, 1) * spec.channels
 
-    def run(self, ops: Ops[Any], features: Floats) -> Generator[None, None, Any]:
+    def run(
+        self, ops: Ops[Any], features: Floats, budget: PieceBudget
+    ) -> Generator[None, None, Any]:
         """Return the positions of a recording: [frames, mels] -> [rows, W]."""
         normed = (features - self._mean) * self._scale
         count = self._spec.rows(len(features))
         states: Any = ops.constant(np.empty((count, self._spec.width), np.float32))
-        for begin in range(0, count, _BLOCK):
-            rows = range(begin, min(begin + _BLOCK, count))
-            states[rows.start : rows.stop] = self._block(ops, normed, rows)
+        for at in budget.slices(count, self._spec.subsampling_operations):
+            states[at] = self._block(ops, normed, range(at.start, at.stop))
             yield
         return states
 
