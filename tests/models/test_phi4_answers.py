@@ -196,5 +196,5 @@ def test_a_damaged_adapter_ends_the_start(folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "m"
     shutil.copytree(folder, copy)
     (copy / "speech-lora" / "adapter_config.json").write_text('{"peft_type": "IA3"}')
-    with pytest.raises(ModelError, match="speech-lora.*peft_type"):
+    with pytest.raises(ModelError, match=r"speech-lora.*peft_type"):
         engine(copy)

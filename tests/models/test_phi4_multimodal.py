@@ -152,7 +152,11 @@ def test_modalities_of_a_folder(folder: Path, spec: MediaSpec) -> None:
 
 
 def test_unsupported_key_is_named(folder: Path, tmp_path: Path) -> None:
-    config = (folder / "config.json").read_text().replace('"num_blocks"', '"chunk_size": 18, "num_blocks"')
+    config = (
+        (folder / "config.json")
+        .read_text()
+        .replace('"num_blocks"', '"chunk_size": 18, "num_blocks"')
+    )
     (tmp_path / "config.json").write_text(config)
     (tmp_path / "preprocessor_config.json").write_text("{}")
     with pytest.raises(ModelError, match="audio_config: chunk_size must be -1"):

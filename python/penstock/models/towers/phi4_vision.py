@@ -182,6 +182,7 @@ def _patch_order(shown: Grid, across: int) -> tuple[npt.NDArray[np.int64], npt.N
 def _order(grid: HdGrid, half: int) -> npt.NDArray[np.int32]:
     """Return the order of the rows. They are: the end of a line, the divider, the squares of the
     whole image, then those of each tile, at multiples of `half`**2."""
+
     def lines(squares: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         ends = np.zeros((len(squares), 1), np.int64)
         return np.hstack([squares, ends]).reshape(-1)
@@ -196,9 +197,7 @@ def _order(grid: HdGrid, half: int) -> npt.NDArray[np.int32]:
     return np.concatenate([lines(squares), [1], lines(whole)]).astype(np.int32)
 
 
-def whole_image(
-    tiles: Pixels, grid: HdGrid, across: int, normalization: Normalization
-) -> Floats:
+def whole_image(tiles: Pixels, grid: HdGrid, across: int, normalization: Normalization) -> Floats:
     """Return the patches [across**2, pixels * 3] of the whole image, shrunk to one tile by cubic
     interpolation without averaging. `tiles`: [tiles, across**2, patch * patch * 3]."""
     patch = round((tiles.shape[2] // 3) ** 0.5)
