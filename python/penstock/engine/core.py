@@ -86,7 +86,6 @@ class EngineCore:
         )
         self._flying = False
         self._began = 0.0
-        self._last_step_s = 0.0
 
     @classmethod
     def for_runtime(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
@@ -206,7 +205,6 @@ class EngineCore:
         result = self._runtime.collect()
         now = self._clock()
         progress = self._scheduler.commit(result, now - self._began)
-        self._last_step_s = now - self._began
         self._flying, self._began = ahead is not None, now
         self._admissions.finish(progress)
         return outputs + _outputs(progress, now)
@@ -248,13 +246,14 @@ class EngineCore:
         return msgspec.structs.replace(request, max_tokens=room)
 
     def _encode_media(self) -> list[TokenOutput]:
-        """Encode media of waiting requests: one piece, and more until as much time has passed as
-        the last step took, if other requests are being computed. Return the last outputs of
-        requests whose media cannot be encoded."""
+        """Encode media of waiting requests: for as long as other requests may wait for their next
+        token, or one large piece if none is being computed. Return the last outputs of requests
+        whose media cannot be encoded."""
         if self._media is None or not self._media.has_work:
             return []
-        computes = self._flying or self._scheduler.has_work
-        return self._admissions.encode_media(self._last_step_s if computes else 0.0)
+        failures = self._admissions.encode_media(self._scheduler.pause_s(self._media.num_waiting))
+        self._scheduler.pause(self._media.last_s)
+        return failures
 
     def _launch(self) -> bool:
         """Plan a step and submit it. Return False if there is no work."""

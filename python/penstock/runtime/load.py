@@ -19,11 +19,17 @@ from penstock.models.hub.hub_access import hub_access_of
 from penstock.models.hub.model_files import ModelFiles, gguf_parts
 from penstock.models.hub.sources import resolve_model
 from penstock.models.loader.image_embedder import is_image_embedder, load_image_embedder
-from penstock.models.loader.model_loader import LoadedModel, load_embedder, load_model
+from penstock.models.loader.model_loader import (
+    LoadedEmbedder,
+    LoadedModel,
+    load_embedder,
+    load_model,
+)
+from penstock.models.loader.text_tower import has_text_tower, load_text_tower
 from penstock.models.whisper.loader import load_whisper
 from penstock.runtime.backend import Backend
 from penstock.runtime.cpu.embedding import EmbeddingRuntime, NativeEmbedding
-from penstock.runtime.cpu.image_embedding import ImageEmbedding
+from penstock.runtime.cpu.image_embedding import ImageAndTextEmbedding, ImageEmbedding
 from penstock.runtime.cpu.isa_selection import select_isas
 from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
@@ -84,9 +90,33 @@ def start_embedding(
     refuse_for_vectors(settings)
     rank_devices(settings, "cpu")
     if is_image_embedder(files):
-        return ImageEmbedding(load_image_embedder(files, settings.dtype), settings, available)
+        return _image_embedding(files, settings, available, progress)
     load = load_reranker if is_reranker(files) else load_embedder
     model = load(files, settings.dtype)
+    return _text_embedding(model, files, settings, available, progress)
+
+
+def _image_embedding(
+    files: ModelFiles,
+    settings: EngineSettings,
+    available: int | None,
+    progress: Progress | None,
+) -> EmbeddingRuntime:
+    images = ImageEmbedding(load_image_embedder(files, settings.dtype), settings, available)
+    if not has_text_tower(files):
+        return images
+    left = None if available is None else available - images.info.memory_bytes
+    model = load_text_tower(files, settings.dtype)
+    return ImageAndTextEmbedding(images, _text_embedding(model, files, settings, left, progress))
+
+
+def _text_embedding(
+    model: LoadedEmbedder,
+    files: ModelFiles,
+    settings: EngineSettings,
+    available: int | None,
+    progress: Progress | None,
+) -> NativeEmbedding:
     packed_bytes = _file_bytes(files) + model.extra_bytes
     return NativeEmbedding(model, packed_bytes, settings, available, progress)
 

@@ -94,6 +94,14 @@ def test_messages_transcribe_an_uploaded_file(
     assert streamed.content[0].text == answer.content[0].text
 
 
+def test_the_model_card_says_that_the_model_transcribes(client: openai.OpenAI) -> None:
+    card: Any = client.models.retrieve("default")
+    assert card.architecture == {
+        "input_modalities": ["audio"],
+        "output_modalities": ["transcription"],
+    }
+
+
 def test_request_without_audio_is_refused(client: openai.OpenAI, server: ServerProcess) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(

@@ -15,6 +15,7 @@ from penstock.api.route_table import (
     models,
     responses,
     skills,
+    ui_api,
 )
 from penstock.api.route_table.operation import ANY_MEDIA, JSON, TEXT, Operation
 from penstock.api.routes.docs import Docs, DocsAsset, OpenApi
@@ -109,7 +110,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 def build_routes(services: Services) -> list[Route]:
     """Return one route per path that has an enabled operation, in the order of the table."""
     endpoints: dict[str, dict[str, ASGIApp]] = {}
-    for operation in OPERATIONS:
+    for operation in (*OPERATIONS, *ui_api.OPERATIONS):
         if operation.enabled(services):
             by_method = endpoints.setdefault(operation.path, {})
             by_method[operation.method] = operation.endpoint(services)

@@ -20,7 +20,7 @@ _FFT: Final = 1024
 _LONGEST: Final = 30 * SAMPLING_RATE
 _UNIT: Final = 128
 _LOWEST_HZ, _HIGHEST_HZ = 125.0, 7600.0
-_PREEMPHASIS: Final = 0.97
+_PREEMPHASIS: Final = np.float32(0.97)
 _FLOOR: Final = 1e-5
 
 
@@ -34,13 +34,13 @@ class Gemma3nFeatures:
 
     def features(self, sound: Sound) -> PreparedMedia:
         """See AudioFeatures. A recording ends with silence up to a multiple of 128 samples."""
-        samples = sound.samples[:_LONGEST].astype(np.float64)
+        samples = sound.samples[:_LONGEST].astype(np.float32)
         missing = max(-len(samples) % _UNIT, _FRAME + _UNIT - len(samples))
         samples = np.pad(samples, (0, missing))
         windows = np.lib.stride_tricks.sliding_window_view(samples, _FRAME)[:-1:HOP]
         sharpened = windows.copy()
         sharpened[:, 1:] -= _PREEMPHASIS * windows[:, :-1]
-        sharpened[:, 0] *= 1 - _PREEMPHASIS
+        sharpened[:, 0] *= np.float32(1 - 0.97)
         spectrum = np.abs(np.fft.rfft(sharpened * _window(), n=_FFT))
         logs = np.log(np.maximum(spectrum @ _filters(self.mels), _FLOOR))
         return PreparedMedia.of("audio", logs.astype(np.float32))
@@ -51,10 +51,9 @@ class Gemma3nFeatures:
 
 
 @lru_cache(maxsize=1)
-def _window() -> Doubles:
-    """Return the periodic Hann window in the precision of transformers."""
-    window: Doubles = np.hanning(_FRAME + 1)[:-1].astype(np.float32).astype(np.float64)
-    return window
+def _window() -> npt.NDArray[np.float32]:
+    """Return the periodic Hann window."""
+    return np.hanning(_FRAME + 1)[:-1].astype(np.float32)
 
 
 @lru_cache(maxsize=4)
