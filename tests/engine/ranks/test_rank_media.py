@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from media_engine import Answer, core_over, image, media_request, run, words, write_base
+from media_engine import (
+    PLACEHOLDER,
+    Answer,
+    core_over,
+    image,
+    media_request,
+    run,
+    words,
+    write_base,
+)
 from msgspec import structs
 from rank_threads import on_two_threads
 from test_media_on_device import device_runtime, loaded_with, requests_of
@@ -121,7 +130,7 @@ def image_request(id: str, folder: Path, sizes: list[tuple[int, int]]) -> TokenR
     placed = []
     for size in sizes:
         media = spec.processor.image(picture(*size))
-        expansion = spec.processor.expand(media, lambda text: list(text.encode()))
+        expansion = spec.processor.expand(media, lambda text: [PLACEHOLDER])
         placed.append(PlacedMedia(media, expansion, len(tokens)))
         tokens += [*expansion.token_ids, *words(3, len(tokens))]
     positions = spec.processor.rope_positions(tokens, placed)
