@@ -352,6 +352,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     `max_connections`: maximum number of connections per API process.
     `fetch_allow`: private addresses and networks from which URLs in requests may be fetched.
     `openai_compat`: accept features of OpenAI's API that are otherwise refused.
+    `no_ui`: serve no web page.
     `media`: the images, audio and video in requests.
     `agent`: the tools that the server runs.
     """
@@ -371,6 +372,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     max_connections: int = 4096
     fetch_allow: tuple[str, ...] = ()
     openai_compat: bool = False
+    no_ui: bool = False
     media: MediaSettings = MediaSettings()
     store: StoreSettings = StoreSettings()
     agent: AgentSettings = AgentSettings()

@@ -20,7 +20,7 @@ MESSAGES_ID_HEADER: Final = b"request-id"
 # Request ids that may be echoed and logged unchanged: visible ASCII of limited length.
 VALID_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 HOUSEKEEPING: Final = (
-    *("/", "/health", "/metrics", "/ui"),
+    *("/", "/health", "/metrics", "/ui", "/ui/{path:path}"),
     *("/api-doc/openapi.json", "/docs", "/docs/{asset:path}"),
 )
 
