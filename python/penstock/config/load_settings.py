@@ -68,8 +68,6 @@ FORMER_KEYS: Final[Mapping[str, str]] = {
 MEMORY_KEYS: Final = ("kv_cache_memory_mb", "cpu_kv_cache_memory_mb", "encoder_cache_mb")
 MEDIA_KEYS: Final = MediaSettings.__struct_fields__
 DTYPE_NAMES: Final = {"float16": "f16", "float32": "f32", "fp8": "f8e4m3", "fp8_e4m3": "f8e4m3"}
-IGNORED_KEYS: Final = ("no_ui",)
-"""Keys of [server] without effect: this build has no web page to disable."""
 MIB: Final = 2**20
 
 
@@ -110,7 +108,7 @@ def load_serving(
     media = _media(document, server_options)
     options = {key: value for key, value in server_options.items() if key not in MEDIA_KEYS}
     sources = [from_environment, document.server, options]
-    plain = [_without_ignored(without_agent(source)) for source in sources]
+    plain = [without_agent(source) for source in sources]
     tables = {"store": store, "media": media, "agent": agent}
     server = build_settings(ServerSettings, "server", [*plain, tables])
     check_server(server)
@@ -199,13 +197,6 @@ def _check_no_tables(server: Mapping[str, Any]) -> None:
     for name in ("store", "media", "agent"):
         if (name != "agent" and name in server) or isinstance(server.get(name), Mapping):
             raise SettingsError(f"unknown key {name!r} in [server]; [{name}] is a table of its own")
-
-
-def _without_ignored(source: Mapping[str, Any]) -> dict[str, Any]:
-    for name in IGNORED_KEYS:
-        if not isinstance(source.get(name, False), (bool, type(None))):
-            raise SettingsError(f"{name} must be true or false")
-    return {key: value for key, value in source.items() if key not in IGNORED_KEYS}
 
 
 def _agent(document: SettingsFile, options: Mapping[str, Any]) -> AgentSettings:
