@@ -17,6 +17,7 @@ from penstock.engine.adapters.null_slot_cache import slot_cache_for
 from penstock.engine.admission import AdmissionQueue
 from penstock.engine.media.encode_queue import EncodeQueue
 from penstock.engine.media.encoder_cache import EncoderCache
+from penstock.engine.media.modalities import RequestModalities, client_states
 from penstock.engine.media.prompt_media import PromptMedia, kinds_of
 from penstock.engine.refusals import unsupported
 from penstock.engine.types import (
@@ -38,6 +39,7 @@ from penstock.engine.types import (
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.token_masks import TokenMaskFiller
 from penstock.grammar.vocabulary import Vocabulary
+from penstock.runtime.own_adapters import own_limits
 from penstock.runtime.protocol import Runtime
 from penstock.scheduler import CpuKvCacheIndex, Progress, Scheduler
 
@@ -73,9 +75,12 @@ class EngineCore:
         self._wake: Callable[[], None] = lambda: None
         self._adapters = slot_cache_for(runtime.adapters, lora, lambda: self._wake(), NO_ADAPTERS)
         self._media: EncodeQueue | None = None
+        self._modalities = RequestModalities()
         if runtime.media is not None:
             cache = EncoderCache(runtime.media, encoder_cache_bytes)
             self._media = EncodeQueue(runtime.media, cache, clock)
+            self._modalities = RequestModalities(runtime.media.modalities)
+            self._modalities.load(self._adapters, self.call_when_ready)
         self._admissions = AdmissionQueue(
             scheduler, self._grammars, self._adapters, lambda: self._wake(), self._media
         )
@@ -118,7 +123,10 @@ class EngineCore:
         )
         threads = settings.threads or available_cores()
         cache_bytes = settings.encoder_cache_mb << 20
-        return cls(runtime, scheduler, info, threads, settings.lora, cache_bytes, clock)
+        lora = settings.lora
+        if runtime.media is not None:
+            lora = own_limits(lora, runtime.media.modalities)
+        return cls(runtime, scheduler, info, threads, lora, cache_bytes, clock)
 
     @property
     def report(self) -> str:
@@ -150,6 +158,7 @@ class EngineCore:
             )
         if request.media or request.rope_positions:
             request = self._checked_media(request)
+        request = self._modalities.applied(request)
         if request.constraint is not None:
             self._masks.start()
         self._admissions.submit(request, self._stop_ids)
@@ -182,8 +191,8 @@ class EngineCore:
         self._adapters.retire(revision)
 
     def adapters(self) -> tuple[AdapterState, ...]:
-        """Return the state of every loaded revision, whether in memory or not."""
-        return self._adapters.states()
+        """Return the state of every loaded revision of clients, whether in memory or not."""
+        return client_states(self._adapters.states())
 
     def step(self) -> list[TokenOutput]:
         """Compute one step and return its outputs: an empty list if there was no work or no token
