@@ -94,8 +94,8 @@ class AudioTower(Generic[Tensor]):
             states, sums = yield from self._encoder.encode(
                 ops, features[:, begin : begin + frames], budget, rows
             )
-            windows.append(self._project(ops, self._joined(ops, states, sums)))
             yield
+            windows.append((yield from self._project(ops, self._joined(ops, states, sums), budget)))
         if len(windows) == 1:
             return EncodedMedia(windows[0])
         count = len(windows[0])
@@ -120,7 +120,19 @@ class AudioTower(Generic[Tensor]):
         rows: Tensor = x[: count * self._spec.stack].reshape(count, -1)
         return rows
 
-    def _project(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
+    def _project(
+        self, ops: Ops[Tensor], x: Tensor, budget: PieceBudget
+    ) -> Generator[None, None, Tensor]:
+        inputs: Any = x
+        spec = self._spec.projector
+        rows: Any = ops.constant(np.empty((len(inputs), spec.width), np.float32))
+        for at in budget.slices(len(inputs), spec.operations):
+            rows[at] = self._projected(ops, inputs[at])
+            yield
+        result: Tensor = rows
+        return result
+
+    def _projected(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
         for weight, activation in self._layers:
             x = ops.linear(x, weight)
             if activation is not None:
