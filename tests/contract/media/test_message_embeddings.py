@@ -50,7 +50,7 @@ def expected(saved: tuple[Path, Any], content: str, instruction: str = INSTRUCTI
     )
     inputs: dict[str, Any] = {}
     if pad in content:
-        inputs = dict(images(images=[Image.open(BytesIO(PHOTO))], return_tensors="pt"))
+        inputs = dict(images(images=[np.array(Image.open(BytesIO(PHOTO)))], return_tensors="pt"))
         count = int(inputs["image_grid_thw"].prod()) // 4
         content = content.replace(pad, start + pad * count + end)
     text = (
