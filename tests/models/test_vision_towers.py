@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tower_runner import check_pieces
 
 from penstock.base.errors import ModelError
 from penstock.kernels.reference import ReferenceOps
@@ -120,6 +121,12 @@ def test_rows_have_the_same_bits_after_other_images_and_in_other_pieces(saved: A
         next(pieces)
     for pieces, alone in zip(interleaved, first[2:4], strict=True):
         np.testing.assert_array_equal(drained(pieces)[0].rows, alone)
+
+
+def test_rows_do_not_depend_on_the_sizes_of_pieces(saved: Any) -> None:
+    folder, *_ = saved
+    spec = media_spec(folder)
+    check_pieces(spec, folder, spec.processor.image(picture(*SIZES[3])))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

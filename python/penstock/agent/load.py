@@ -54,9 +54,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Runners:
-    """The runner of one model. Exactly one of the fields except `media` is set.
+    """The runner of one model. Exactly one of the runners is set.
 
     - `media`: the media of requests, None for a model that reads text only.
+    - `transcribes`: the generator writes transcripts of recordings.
+    - `reasons`: the generator's model writes reasoning before its answers.
     """
 
     generator: AgentLoop | None = None
@@ -65,6 +67,8 @@ class Runners:
     speaker: SpeechRunner | None = None
     painter: ImageRunner | None = None
     media: ModelMedia | None = None
+    transcribes: bool = False
+    reasons: bool = False
 
     def must_generate(self) -> AgentLoop:
         """Return the generator. Raises InvalidRequest (`unsupported_model`) if the model has none;
@@ -165,7 +169,7 @@ def load_runners(
     loader = None if media is None else media.loader
     generator = Generator.load(engine, text_parts, tool_syntax, adapters, defaults, loader)
     loop = AgentLoop(generator, state.attachments, sessions=state.sessions, tools=state.tools)
-    return Runners(loop, media=media)
+    return Runners(loop, media=media, reasons=generator.reasons)
 
 
 def _load_embedder(
@@ -207,4 +211,5 @@ def _load_transcriber(files: ModelFiles, engine: Engine, state: SharedState) -> 
     spec = whisper_spec(files.path)
     parts = load_whisper_parts(files, spec)
     transcriber = Transcriber.load(engine, parts, spec, media.loader)
-    return Runners(AgentLoop(transcriber, state.attachments, sessions=state.sessions), media=media)
+    loop = AgentLoop(transcriber, state.attachments, sessions=state.sessions)
+    return Runners(loop, media=media, transcribes=True)

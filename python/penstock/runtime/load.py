@@ -38,6 +38,7 @@ from penstock.runtime.device_choice import choose_device, rank_devices
 from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
+from penstock.runtime.own_adapters import with_own_adapters
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.weight_quantization import integer_bits, refuse_for_vectors, refuse_on_cpu
@@ -164,10 +165,12 @@ def start_runtime(
                 return rank_load.start_tensor_parallel_runtime(files, settings, devices, progress)
             bits = integer_bits(settings)
             model = load_model(files, settings.dtype, float8="float8", bits=bits)
+            settings = with_own_adapters(settings, model.media_spec)
             return gpu_load.start_gpu_runtime(model, settings, device, progress)
     refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
     model = load_model(files, settings.dtype, bits=integer_bits(settings))
+    settings = with_own_adapters(settings, model.media_spec)
     packed_bytes = weight_bytes(files, model.spec, settings) + model.extra_bytes
     media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
     memory = plan_memory(model.spec, packed_bytes, settings, available, media)

@@ -81,6 +81,18 @@ async def test_images_have_the_vectors_of_transformers(clip: tuple[Path, Any, An
         np.testing.assert_allclose(vector, row / row.norm(), atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("fixture", "inputs"), [("clip", ["image"]), ("llava_embedder", ["text", "image"])]
+)
+async def test_the_model_card_names_what_is_embedded(
+    request: pytest.FixtureRequest, fixture: str, inputs: list[str]
+) -> None:
+    made = request.getfixturevalue(fixture)
+    async with media_server(made if isinstance(made, Path) else made[0]) as served:
+        card: Any = await served.server.openai.models.retrieve(MODEL)
+    assert card.architecture == {"input_modalities": inputs, "output_modalities": ["embeddings"]}
+
+
 async def test_texts_and_images_have_the_cosines_of_transformers(tmp_path: Path) -> None:
     model = write_clip(tmp_path)
     images = transformers.CLIPImageProcessorPil.from_pretrained(tmp_path)

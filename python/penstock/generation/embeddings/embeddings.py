@@ -62,6 +62,11 @@ class EmbeddingRunner:
         prompt = "" if parts.templated else parts.prompt
         return cls(engine, tokenizer, prompt, live, conversations)
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether the model embeds texts."""
+        return self._tokenizer is not None
+
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Return a vector for each input. Cancelling the call aborts inputs that are not computed
         yet.

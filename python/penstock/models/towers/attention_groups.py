@@ -37,28 +37,37 @@ class AttentionGroups(Generic[Tensor]):
 
     - `groups`: the number of rows of each group, in order.
     - `positions`: the row of the rope table for each row of the tower.
+    - `seen`: for each group, the group to whose rows it attends, which must not be smaller; None:
+      its own.
     - `longest`: the rows of the longest group.
     """
 
-    def __init__(self, ops: Ops[Tensor], groups: Sequence[int], positions: Ints) -> None:
+    def __init__(
+        self,
+        ops: Ops[Tensor],
+        groups: Sequence[int],
+        positions: Ints,
+        seen: Sequence[int] | None = None,
+    ) -> None:
         lengths = np.asarray(groups, np.int64)
         if not len(lengths) or lengths.min() < 1 or lengths.sum() != len(positions):
             raise ModelError(
                 f"attention groups {tuple(groups)} do not divide {len(positions)} rows"
             )
+        keys = np.arange(len(lengths)) if seen is None else np.asarray(seen, np.int64)
         blocks = -(-lengths // BLOCK_ROWS)
         first_block = np.cumsum(blocks) - blocks
-        tables = first_block[:, None] + np.arange(blocks.max())
+        tables = first_block[keys, None] + np.arange(blocks.max())
         self.longest = int(lengths.max())
         self._ops = ops
-        self._lengths = lengths
+        self._seen_lengths = lengths[keys]
         self._positions = positions
         self._starts = np.cumsum(lengths) - lengths
         self._group_of_row = np.repeat(np.arange(len(lengths)), lengths)
         self._slots = np.arange(len(positions)) + np.repeat(
             first_block * BLOCK_ROWS - self._starts, lengths
         )
-        self._tables = np.where(np.arange(blocks.max()) < blocks[:, None], tables, 0)
+        self._tables = np.where(np.arange(blocks.max()) < blocks[keys, None], tables, 0)
         self._pieces: dict[tuple[int, int], Piece[Tensor]] = {}
 
     def piece(self, rows: slice) -> Piece[Tensor]:
@@ -78,7 +87,7 @@ class AttentionGroups(Generic[Tensor]):
             positions=self._tensor(self._positions[rows]),
             slots=self._tensor(self._slots[rows]),
             query_starts=self._tensor(query_starts - rows.start),
-            context_lens=self._tensor(self._lengths[within]),
+            context_lens=self._tensor(self._seen_lengths[within]),
             block_tables=self._tensor(self._tables[within]),
             sample_rows=self._tensor(np.zeros(0)),
         )

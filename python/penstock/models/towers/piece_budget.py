@@ -19,24 +19,34 @@ class PieceBudget:
     each piece.
 
     - `operations`: the floating-point operations of the next piece.
+    - `taken`: the operations of the piece that `slices` gave last.
     """
 
     operations: float = MOST_OPERATIONS
+    taken: float = 0.0
 
     def rows(self, row_operations: float) -> int:
         """Return the number of rows of the next piece, a multiple of 16, if one row takes
         `row_operations`."""
-        rows = int(self.operations / max(row_operations, 1)) // ROW_UNIT * ROW_UNIT
-        return min(max(rows, ROW_UNIT), MOST_ROWS)
+        rows = int(min(self.operations / max(row_operations, 1), MOST_ROWS))
+        return max(rows // ROW_UNIT * ROW_UNIT, ROW_UNIT)
 
     def slices(self, count: int, row_operations: float) -> Iterator[slice]:
-        """Yield the slices of `count` rows that are computed one after another. Each slice has the
-        size that the budget allows when it is read."""
+        """Yield the slices of `count` rows that are computed one after another. Each slice has at
+        most the size that the budget allows when it is read; equal slices are preferred to a small
+        last one."""
         start = 0
         while start < count:
-            stop = min(start + self.rows(row_operations), count)
+            left = count - start
+            pieces = -(-left // self.rows(row_operations))
+            stop = min(start + _whole_units(-(-left // pieces)), count)
+            self.taken = (stop - start) * row_operations
             yield slice(start, stop)
             start = stop
+
+
+def _whole_units(rows: int) -> int:
+    return -(-rows // ROW_UNIT) * ROW_UNIT
 
 
 def most_rows(row_operations: float) -> int:

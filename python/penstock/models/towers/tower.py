@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from penstock.kernels.ops_interface import Ops
@@ -68,8 +69,24 @@ class TowerSpec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Modality:
+    """The changes to a request with media of `kind`.
+
+    - `adapter`: the folder of the adapter that the language model then uses; None: no adapter.
+    - `layouts`: (kind, number): the number is appended to the `layout` of the request's media of
+      another kind, which their tower encodes in another way.
+    """
+
+    kind: MediaKind
+    adapter: Path | None = None
+    layouts: tuple[tuple[MediaKind, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class MediaSpec:
-    """The media side of a model: the processor and the towers, as read from the model's files."""
+    """The media side of a model: the processor and the towers, as read from the model's files.
+    `modalities`: the first one whose kind a request has applies to the request."""
 
     processor: MediaProcessor
     towers: tuple[TowerSpec, ...]
+    modalities: tuple[Modality, ...] = ()

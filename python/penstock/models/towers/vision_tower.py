@@ -52,12 +52,15 @@ class PatchRows:
     - `positions`: [N, W] float32, added to the patch embeddings; None: no positions.
     - `rope`: [N, rotary_dim] float32: the cosines, then the sines, of each patch's angles; None:
       nothing is rotated.
+    - `seen`: for each group of division 0, the group to whose rows it attends; None: its own. Only
+      for towers with one division.
     """
 
     patches: Floats | RowSource
     groups: tuple[tuple[int, ...], ...]
     positions: Floats | RowSource | None = None
     rope: Floats | None = None
+    seen: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class VisionTower(Generic[Tensor]):
         extra = 1 if spec.class_token else 0
         groups = [[length + extra for length in division] for division in rows.groups]
         table, positions = self._rope(ops, rows, count)
-        divisions = [AttentionGroups(ops, each, positions) for each in groups]
+        divisions = [AttentionGroups(ops, each, positions, rows.seen) for each in groups]
         heads, dim = spec.num_heads, spec.head_dim
         caches = [empty_cache(ops, groups, heads, dim, self._cache_dtype) for _ in range(2)]
         queries, first = _rows_like(ops, residual), self._layers[0]
