@@ -1,4 +1,4 @@
-"""Speech models: Kokoro and Piper on small ONNX files, VITS and Dia with small random weights."""
+"""Speech models: Kokoro and Piper on small ONNX files, the others with small random weights."""
 
 from __future__ import annotations
 
