@@ -27,13 +27,14 @@ from penstock.runtime.cpu.image_embedding import ImageEmbedding
 from penstock.runtime.cpu.isa_selection import select_isas
 from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
-from penstock.runtime.cpu.transcription import TranscriptionRuntime
+from penstock.runtime.cpu.transcription import start_native_transcription
 from penstock.runtime.device_choice import choose_device, rank_devices
 from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
+from penstock.runtime.transcription import TranscriptionRuntime
 from penstock.runtime.weight_quantization import integer_bits, refuse_for_vectors, refuse_on_cpu
 
 
@@ -104,7 +105,7 @@ def start_transcription(
     refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
     model = load_whisper(files, settings.dtype, integer_bits(settings))
-    return TranscriptionRuntime(model, settings, available, progress)
+    return start_native_transcription(model, settings, available, progress)
 
 
 def start_runtime(
