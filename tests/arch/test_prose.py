@@ -76,7 +76,8 @@ def files_in(*folders: str) -> list[Path]:
         path
         for folder in folders
         for path in sorted((ROOT / folder).rglob("*"))
-        if path.is_file() and not {"__pycache__", "dist", "node_modules", "results"} & set(path.parts)
+        if path.is_file()
+        and not {"__pycache__", "dist", "node_modules", "results"} & set(path.parts)
     ]
 
 

@@ -52,8 +52,9 @@ class Gemma3nFeatures:
 
 @lru_cache(maxsize=1)
 def _window() -> npt.NDArray[np.float32]:
-    """Return the periodic Hann window."""
-    return np.hanning(_FRAME + 1)[:-1].astype(np.float32)
+    """Return the periodic Hann window. Its cosines are float32, as those of transformers are."""
+    angles = 2 * np.pi * np.arange(_FRAME, dtype=np.float32) / _FRAME
+    return (0.5 * (1 - np.cos(angles))).astype(np.float32)
 
 
 @lru_cache(maxsize=4)
