@@ -41,7 +41,8 @@ def noise(media: PreparedMedia, width: int, layer: int = 0) -> np.ndarray:
 
 @dataclass
 class NoiseTower:
-    """A test tower. `pieces`: the contents of which it has encoded a piece, in order. `faults`:
+    """A test tower. `pieces`: the contents of which it has encoded a piece, in order. `sizes`: the
+    operations that were allowed for each piece. `faults`:
     contents for which it fails: "raises", "nan" (not finite) or "short" (a row too few)."""
 
     width: int
@@ -49,6 +50,7 @@ class NoiseTower:
     kinds: frozenset[MediaKind] = frozenset({"image"})
     faults: dict[str, Literal["raises", "nan", "short"]] = field(default_factory=dict)
     pieces: list[str] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
 
     weight_bytes = 3 << 20
@@ -69,6 +71,7 @@ class NoiseTower:
         try:
             for piece in range(media.layout[1]):
                 self.pieces.append(content)
+                self.sizes.append(budget.operations)
                 if piece < media.layout[1] - 1:
                     yield
         except GeneratorExit:

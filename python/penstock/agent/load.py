@@ -56,6 +56,7 @@ class Runners:
 
     - `media`: the media of requests, None for a model that reads text only.
     - `transcribes`: the generator writes transcripts of recordings.
+    - `reasons`: the generator's model writes reasoning before its answers.
     """
 
     generator: AgentLoop | None = None
@@ -65,6 +66,7 @@ class Runners:
     painter: ImageRunner | None = None
     media: ModelMedia | None = None
     transcribes: bool = False
+    reasons: bool = False
 
     def must_generate(self) -> AgentLoop:
         """Return the generator. Raises InvalidRequest (`unsupported_model`) if the model has none;
@@ -165,7 +167,7 @@ def load_runners(
     loader = None if media is None else media.loader
     generator = Generator.load(engine, text_parts, tool_syntax, adapters, defaults, loader)
     loop = AgentLoop(generator, state.attachments, sessions=state.sessions, tools=state.tools)
-    return Runners(loop, media=media)
+    return Runners(loop, media=media, reasons=generator.reasons)
 
 
 def _load_embedder(

@@ -364,6 +364,7 @@ SERVER_OPTIONS: Final = (
             "Accept what OpenAI accepts and the interface otherwise refuses: response_format"
             " json_object, and parallel_tool_calls false on responses.",
         ),
+        SettingOption("no_ui", ("--no-ui",), bool, "Serve no web page at /ui."),
         SettingOption(
             "disable_request_id_header",
             ("--disable-request-id-header",),
@@ -389,7 +390,7 @@ SERVER_OPTIONS: Final = (
             "access_log_health",
             ("--access-log-health",),
             bool,
-            "Log requests to /health, /metrics and /docs too.",
+            "Log requests to /health, /metrics, /docs and /ui too.",
         ),
         SettingOption("disable_metrics", ("--disable-metrics",), bool, "Serve no /metrics."),
         SettingOption(
@@ -478,8 +479,6 @@ SERVE_OPTIONS: Final = (
     *SEARCH_OPTIONS,
     *SANDBOX_OPTIONS,
 )
-# Options without effect, which are accepted for commands written for mistral.rs.
-IGNORED_OPTIONS: Final = (SettingOption("no_ui", ("--no-ui",), bool, ""),)
 
 DEFAULTS: Final[tuple[tuple[tuple[SettingOption, ...], msgspec.Struct], ...]] = (
     (ENGINE_OPTIONS, EngineSettings()),

@@ -354,6 +354,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     `fetch_allow`: private addresses and networks from which URLs in requests may be fetched.
     `enable_pull`: the web page may download any model of the hub, not only the catalogue's.
     `openai_compat`: accept features of OpenAI's API that are otherwise refused.
+    `no_ui`: serve no web page.
     `media`: the images, audio and video in requests.
     `agent`: the tools that the server runs.
     """
@@ -374,6 +375,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     fetch_allow: tuple[str, ...] = ()
     enable_pull: bool = False
     openai_compat: bool = False
+    no_ui: bool = False
     media: MediaSettings = MediaSettings()
     store: StoreSettings = StoreSettings()
     agent: AgentSettings = AgentSettings()

@@ -88,8 +88,13 @@ class EngineCore:
         self._began = 0.0
 
     @classmethod
-    def for_runtime(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
-        """Return the engine of a loaded model."""
+    def for_runtime(
+        cls,
+        runtime: Runtime,
+        settings: EngineSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> EngineCore:
+        """Return the engine of a loaded model. `clock`: measures its steps and pieces."""
         facts = runtime.info
         sizes = settings.step_sizes(facts.sizes)
         scheduler = Scheduler(
@@ -120,8 +125,13 @@ class EngineCore:
         cache_bytes = settings.encoder_cache_mb << 20
         lora = settings.lora
         if runtime.media is not None:
+<<<<<<< HEAD
             lora = own_limits(lora, runtime.media.modes)
         return cls(runtime, scheduler, info, threads, lora, cache_bytes)
+=======
+            lora = own_limits(lora, runtime.media.modalities)
+        return cls(runtime, scheduler, info, threads, lora, cache_bytes, clock)
+>>>>>>> main
 
     @property
     def report(self) -> str:

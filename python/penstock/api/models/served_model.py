@@ -150,6 +150,12 @@ class ServedModel:
         return modalities_of(loaded.runners, loaded.engine.info.media_kinds)
 
     @property
+    def reasons(self) -> bool:
+        """Whether the model is connected and writes reasoning."""
+        loaded = self._opened.loaded if self._opened else None
+        return loaded is not None and loaded.runners.reasons
+
+    @property
     def embeds(self) -> bool:
         """Whether the model is connected and computes embeddings."""
         loaded = self._opened.loaded if self._opened else None

@@ -7,7 +7,7 @@ from typing import Final
 from penstock.models.towers.piece_budget import MOST_OPERATIONS, PieceBudget
 
 _FIRST_RATE: Final = 2e10
-"""Operations per second before any measurement, which are few: the first pieces must not be long."""
+"""Operations per second before any measurement: few, so that the first pieces are short."""
 _FORGETTING: Final = 1 / 8
 _OUTLIER: Final = 4.0
 

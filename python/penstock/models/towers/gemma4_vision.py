@@ -20,7 +20,7 @@ from penstock.models.towers.projector import square_order
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import Floats, TowerTensors, WeightType, find_root
 from penstock.models.towers.vision_spec import VisionSpec
-from penstock.models.towers.vision_tower import PatchRows, VisionTower
+from penstock.models.towers.vision_tower import PatchRows, RowSource, VisionTower
 from penstock.models.towers.vision_weights import TowerNorm, VisionNames, VisionWeights
 from penstock.quant.checkpoint import Checkpoint
 
@@ -151,7 +151,7 @@ class Gemma4Tower(Generic[Tensor]):
         first = done = 0
         for grid in layout.grids:
             count = grid[0] * grid[1]
-            given = self._rows(spec.normalization.apply(patches[first : first + count]), grid)
+            given = self._rows(spec.normalization.rows(patches[first : first + count]), grid)
             states = yield from self._vision.states(ops, given, budget)
             rows = self._pooled(ops, states.last, grid)
             result[done : done + count // each] = rows
@@ -159,7 +159,7 @@ class Gemma4Tower(Generic[Tensor]):
             yield
         return EncodedMedia(result)
 
-    def _rows(self, patches: Floats, grid: Grid) -> PatchRows:
+    def _rows(self, patches: RowSource, grid: Grid) -> PatchRows:
         columns, rows = _places(grid).T
         learned = self._positions[0][columns] + self._positions[1][rows]
         return PatchRows(patches, ((len(patches),),), learned, self._spec.rope(grid))

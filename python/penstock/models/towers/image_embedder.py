@@ -179,7 +179,7 @@ class ImageEmbedder(Generic[Tensor]):
         """See Tower. The result has one row."""
         (grid,) = TileLayout.of(media).grids
         positions = None if self._positions is None else self._positions.rows(grid)
-        patches = self._spec.normalization.apply(media.array())
+        patches = self._spec.normalization.rows(media.array())
         rows = PatchRows(patches, ((len(patches),),), positions)
         states = yield from self._vision.states(ops, rows, budget)
         return EncodedMedia(ops.l2_normalize(self._pooling.pool(ops, states.last)))

@@ -19,7 +19,7 @@ from penstock.models.towers.projector import Projector, ProjectorSpec, Projector
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import Floats, TowerTensors, WeightType, find_root
 from penstock.models.towers.vision_spec import VisionSpec
-from penstock.models.towers.vision_tower import PatchRows, TowerStates, VisionTower
+from penstock.models.towers.vision_tower import PatchRows, RowSource, TowerStates, VisionTower
 from penstock.models.towers.vision_weights import VisionNames, VisionWeights
 from penstock.quant.checkpoint import Checkpoint
 
@@ -149,7 +149,7 @@ class ImageTower(Generic[Tensor]):
         parts = []
         for grids in _batches(layout.grids, spec.vision.piece_rows):
             count = sum(rows * columns for rows, columns in grids)
-            given = self._rows(spec.normalization.apply(patches[start : start + count]), grids)
+            given = self._rows(spec.normalization.rows(patches[start : start + count]), grids)
             states = yield from self._vision.states(ops, given, budget)
             features = self._features(ops, states, grids)
             parts.append((yield from self._projector.project(ops, features, grids, budget)))
@@ -160,7 +160,7 @@ class ImageTower(Generic[Tensor]):
             rows = spec.arrangement.arrange(ops, rows, separator, layout, media.kind)
         return EncodedMedia(rows)
 
-    def _rows(self, patches: Floats, grids: Sequence[Grid]) -> PatchRows:
+    def _rows(self, patches: RowSource, grids: Sequence[Grid]) -> PatchRows:
         """Return the input of the transformer for tiles that are computed together."""
         positions = rope = None
         if self._positions is not None:

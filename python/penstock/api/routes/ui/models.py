@@ -74,7 +74,7 @@ class ListPulls:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_struct({"pulls": self._services.downloads.all}, send)
+        await send_struct(self._services.downloads.all, send)
 
 
 class CancelPull:
@@ -102,7 +102,7 @@ class ListCatalogue:
             }
             for entry in CATALOGUE.values()
         ]
-        await send_value({"models": entries}, send)
+        await send_value(entries, send)
 
 
 class ListRequests:
@@ -115,7 +115,7 @@ class ListRequests:
         text = query_of(scope).get("after", "0")
         if not (text.isascii() and text.isdigit() and len(text) < MAX_NUMBER_DIGITS):
             raise InvalidRequest("`after` must be the number of a request", field="after")
-        await send_struct({"requests": self._services.observers.log.after(int(text))}, send)
+        await send_struct(self._services.observers.log.after(int(text)), send)
 
 
 def _model(model: ServedModel) -> dict[str, Any]:
@@ -126,12 +126,14 @@ def _model(model: ServedModel) -> dict[str, Any]:
         "id": model.id,
         "status": model.status,
         "error": model.failure,
-        "input_modalities": None if found is None else found.inputs,
-        "output_modality": None if found is None else found.output,
+        "modalities_in": () if found is None else found.inputs,
+        "modalities_out": () if found is None else (found.output,),
         "context": None if engine is None else engine.info.max_model_len or None,
         "sampling": {} if sampling is None else sampling.values,
         "voices": () if engine is None else engine.info.voices,
         "adapters": [adapter.alias for adapter in model.adapters.all],
+        "reasoning": model.reasons,
+        "tools": found is not None and found.output == "text",
     }
 
 
