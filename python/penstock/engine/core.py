@@ -125,13 +125,8 @@ class EngineCore:
         cache_bytes = settings.encoder_cache_mb << 20
         lora = settings.lora
         if runtime.media is not None:
-<<<<<<< HEAD
             lora = own_limits(lora, runtime.media.modes)
-        return cls(runtime, scheduler, info, threads, lora, cache_bytes)
-=======
-            lora = own_limits(lora, runtime.media.modalities)
         return cls(runtime, scheduler, info, threads, lora, cache_bytes, clock)
->>>>>>> main
 
     @property
     def report(self) -> str:

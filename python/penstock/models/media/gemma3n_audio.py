@@ -60,8 +60,8 @@ def _window() -> npt.NDArray[np.float32]:
 @lru_cache(maxsize=4)
 def _filters(mels: int) -> Doubles:
     """Return triangular filters [_FFT // 2 + 1, mels] on HTK's scale."""
-    ends = [2595 * np.log10(1 + hertz / 700) for hertz in (_LOWEST_HZ, _HIGHEST_HZ)]
-    edges = 700 * (10 ** (np.linspace(*ends, mels + 2) / 2595) - 1)
+    lowest, highest = (2595 * np.log10(1 + hertz / 700) for hertz in (_LOWEST_HZ, _HIGHEST_HZ))
+    edges = 700 * (10 ** (np.linspace(lowest, highest, mels + 2) / 2595) - 1)
     frequencies = np.linspace(0, SAMPLING_RATE / 2, _FFT // 2 + 1)
     slopes = edges[None, :] - frequencies[:, None]
     widths = np.diff(edges)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.models.media.prepared import MediaKind, PreparedMedia
-from penstock.models.towers.tower import EncodedMedia
+from penstock.models.towers.tower import EncodedMedia, MediaMode
 from penstock.runtime.gpu.media import DeviceMedia
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.gpu.sampler import Broadcast
@@ -33,6 +33,11 @@ class TensorParallelMedia:
     @property
     def kinds(self) -> frozenset[MediaKind]:
         return self._towers.kinds
+
+    @property
+    def modes(self) -> tuple[MediaMode, ...]:
+        """See MediaSpec."""
+        return self._towers.modes
 
     @property
     def row_bytes(self) -> int:
