@@ -33,6 +33,7 @@ from penstock.engine.ipc.server import EngineServer
 from penstock.engine.local import LocalEngine
 from penstock.engine.types import TokenDelta, TokenRequest
 from penstock.runtime import CpuRuntime
+from penstock.scheduler import StepResult
 from tests.support.checkpoints.small_llama import CONTEXT, WIDTH
 from tests.support.noise_towers import NoiseTower
 
@@ -68,13 +69,14 @@ def is_idle(core: EngineCore) -> bool:
 
 
 class Clock:
-    """A clock that a test sets: each piece of a tower and each step lasts `piece_s`."""
+    """A clock that a test sets: each piece of a tower lasts `piece_s`, and `steps_s` is added."""
 
     def __init__(self, tower: NoiseTower, piece_s: float) -> None:
         self._tower, self._piece_s = tower, piece_s
+        self.steps_s = 0.0
 
     def __call__(self) -> float:
-        return len(self._tower.pieces) * self._piece_s
+        return len(self._tower.pieces) * self._piece_s + self.steps_s
 
 
 def test_a_long_encoding_holds_up_each_step_of_others_by_one_piece(
@@ -92,16 +94,28 @@ def test_a_long_encoding_holds_up_each_step_of_others_by_one_piece(
     assert progress == [(1, 1)] * 19 + [(1, 2)]
 
 
-def test_encoding_takes_as_long_as_the_last_step(runtime: CpuRuntime, tower: NoiseTower) -> None:
-    """A step of 5.5 s leaves time for 5 pieces of 1 s."""
-    clock = Clock(tower, piece_s=1.0)
+def test_encoding_beside_a_stream_delays_it_less_than_a_step(
+    runtime: CpuRuntime, tower: NoiseTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of 6 s leaves time for 5 pieces of 1 s, and 3 of them are enough at a time."""
+    clock, collect = Clock(tower, piece_s=1.0), runtime.collect
+
+    def slow_collect() -> StepResult:
+        clock.steps_s += 6.0
+        return collect()
+
+    monkeypatch.setattr(runtime, "collect", slow_collect)
     core = core_over(runtime, clock=clock)
     core.submit(media_request("text", HEAD, max_tokens=30))
     core.step()
-    core._last_step_s = 5.5
-    core.submit(media_request("image", HEAD, image("long", pieces=20), TAIL))
     core.step()
-    assert len(tower.pieces) == 5
+    core.submit(media_request("image", HEAD, image("long", pieces=20), TAIL))
+    counts = []
+    for _ in range(3):
+        before = len(tower.pieces)
+        core.step()
+        counts.append(len(tower.pieces) - before)
+    assert counts == [3, 3, 3]
 
 
 def test_requests_without_media_pass_those_that_wait(

@@ -14,7 +14,7 @@ from decoder_stepper import Stepper, load_decoder
 from safetensors.torch import load_file, save_file
 from test_decoder import PROMPT, TOLERANCE, expected_logits
 from test_moe_models import MIXTRAL, QWEN, random_model
-from thread_ranks import ThreadRanks, on_ranks
+from tests.support.thread_ranks import ThreadRanks, on_ranks
 
 from penstock.base.errors import ModelError
 from penstock.kernels.reference import ReferenceOps

@@ -10,7 +10,7 @@ import pytest
 import torch
 from decoder_stepper import Stepper
 from random_checkpoint import dense, random_weights
-from thread_ranks import ThreadRanks, on_ranks
+from tests.support.thread_ranks import ThreadRanks, on_ranks
 
 from penstock.adapters.adapter import Adapter, Factors
 from penstock.adapters.shard import shard_adapter

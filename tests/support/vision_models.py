@@ -16,6 +16,7 @@ from penstock.kernels.native.ops import NativeOps
 from penstock.models.families import registry
 from penstock.models.media.prepared import PreparedMedia
 from penstock.models.media.tiles import TileLayout
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower import MediaSpec, Tower
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 
@@ -112,7 +113,8 @@ def drained(pieces: Generator[None, None, Any]) -> tuple[Any, int]:
 def encoded(folder: Path, media: PreparedMedia) -> npt.NDArray[np.float32]:
     """Return the rows of an item."""
     ops = native_ops()
-    rows: npt.NDArray[np.float32] = drained(built_tower(folder, ops).encode(ops, media))[0].rows
+    pieces = built_tower(folder, ops).encode(ops, media, PieceBudget())
+    rows: npt.NDArray[np.float32] = drained(pieces)[0].rows
     return rows
 
 

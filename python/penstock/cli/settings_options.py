@@ -393,6 +393,12 @@ SERVER_OPTIONS: Final = (
             "Log requests to /health, /metrics, /docs and /ui too.",
         ),
         SettingOption("disable_metrics", ("--disable-metrics",), bool, "Serve no /metrics."),
+        SettingOption(
+            "enable_pull",
+            ("--enable-pull",),
+            bool,
+            "Let the web page download any model of the hub, not only the catalogue's.",
+        ),
     ),
 )
 STORE_OPTIONS: Final = in_panel(
@@ -457,6 +463,12 @@ STORE_OPTIONS: Final = in_panel(
         ("--max-skills-bytes",),
         int,
         "Total size of skills; an upload beyond it is refused.",
+    ),
+    SettingOption(
+        "max_chats_bytes",
+        ("--max-chats-bytes",),
+        int,
+        "Total size of the web page's chats; a message beyond it is refused.",
     ),
 )
 SERVE_OPTIONS: Final = (

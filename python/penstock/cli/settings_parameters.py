@@ -27,11 +27,12 @@ from penstock.cli.settings_options import (
 from penstock.config import (
     AgentSettings,
     EngineSettings,
+    MediaSettings,
     ServingSettings,
     SettingsError,
     read_environment,
 )
-from penstock.config.load_settings import load_agent, load_engine, load_serving
+from penstock.config.load_settings import load_agent, load_engine, load_media, load_serving
 
 # Placeholders for values in the help. Shorter than typer's, which leave little room for the help
 # text in a narrow terminal.
@@ -87,6 +88,12 @@ class CommandSettings:
         SettingsError."""
         with _named_as_given(self.server):
             return load_agent(self.server, file=self.file)
+
+    def media(self) -> MediaSettings:
+        """Return the merged settings of media for a command that runs one model. Raises
+        SettingsError."""
+        with _named_as_given(self.server):
+            return load_media(self.server, file=self.file)
 
 
 @contextmanager

@@ -48,6 +48,14 @@ async def refused(server: Serving, **body: Any) -> dict[str, Any]:
     return answer.json()["error"]
 
 
+async def test_the_model_card_says_that_the_model_embeds_texts(server: Serving) -> None:
+    card = (await server.http.get(f"/v1/models/{MODEL}")).json()
+    assert card["architecture"] == {
+        "input_modalities": ["text"],
+        "output_modalities": ["embeddings"],
+    }
+
+
 async def test_answer_has_the_shape_of_the_reference_api(server: Serving) -> None:
     answer = (await server.http.post(URL, json={"input": "a b c"})).json()
     (entry,) = answer.pop("data")

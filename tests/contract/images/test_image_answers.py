@@ -234,6 +234,11 @@ async def test_a_text_model_refuses_images(server: Serving) -> None:
     assert (error["param"], error["code"]) == ("model", "unsupported_model")
 
 
+async def test_the_model_card_says_that_the_model_makes_images(server: Serving) -> None:
+    card = (await server.http.get(f"/v1/models/{MODEL}")).json()
+    assert card["architecture"] == {"input_modalities": ["text"], "output_modalities": ["image"]}
+
+
 async def test_unknown_model_is_not_found(server: Serving) -> None:
     answer: httpx.Response = await server.http.post(URL, json={"prompt": "a", "model": "nobody"})
     assert answer.status_code == 404

@@ -60,6 +60,15 @@ async def test_chat_takes_images_in_every_form(llava: Path) -> None:
         assert answer.usage.prompt_tokens == first.usage.prompt_tokens
 
 
+async def test_the_model_card_names_the_kinds_that_the_model_reads(llava: Path) -> None:
+    async with media_server(llava) as served:
+        card: Any = await served.server.openai.models.retrieve(MODEL)
+    assert card.architecture == {
+        "input_modalities": ["text", "image"],
+        "output_modalities": ["text"],
+    }
+
+
 async def test_the_answer_depends_on_the_image_and_its_place(llava: Path) -> None:
     async with media_server(llava) as served:
         contents = [

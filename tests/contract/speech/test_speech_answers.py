@@ -145,6 +145,7 @@ async def test_the_model_card_lists_the_voices(server: Serving) -> None:
     card = (await server.http.get(f"/v1/models/{MODEL}")).json()
     assert card["voices"] == ["high", "low"]
     assert card["max_model_len"] is None
+    assert card["architecture"] == {"input_modalities": ["text"], "output_modalities": ["speech"]}
 
 
 async def test_unknown_model_is_not_found(server: Serving) -> None:

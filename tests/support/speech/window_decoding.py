@@ -11,6 +11,7 @@ from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.media.prepared import PreparedMedia
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.whisper.loader import load_whisper
 from penstock.runtime.cpu.transcription import TranscriptionRuntime
 from penstock.scheduler.types import Admit, AppendBlocks, Chunk, MediaRun, StepPlan
@@ -28,7 +29,7 @@ def start_runtime(folder: Path, **settings: object) -> TranscriptionRuntime:
 def encode(runtime: TranscriptionRuntime, media: PreparedMedia) -> np.ndarray:
     """Encode a window and keep it in the runtime. Return its rows."""
     assert runtime.media is not None
-    steps = runtime.media.encode(media)
+    steps = runtime.media.encode(media, PieceBudget())
     while True:
         try:
             next(steps)

@@ -16,6 +16,7 @@ from penstock.api.route_table import (
     page,
     responses,
     skills,
+    ui_api,
 )
 from penstock.api.route_table.operation import ANY_MEDIA, JSON, TEXT, Operation
 from penstock.api.routes.docs import Docs, DocsAsset, OpenApi
@@ -107,7 +108,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 )
 
 # The web page, which --no-ui removes.
-PAGE_OPERATIONS: Final[tuple[Operation, ...]] = page.OPERATIONS
+PAGE_OPERATIONS: Final[tuple[Operation, ...]] = (*ui_api.OPERATIONS, *page.OPERATIONS)
 
 
 def build_routes(services: Services) -> list[Route]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import ConversationInput, GenerateRequest, Limits
+from penstock.dialog import ConversationInput, GenerateRequest, Limits, Part, Text
 from penstock.engine.protocol import Engine
 from penstock.engine.types import MediaItem
 from penstock.generation.media.loader import MediaLoader, MediaPart
 from penstock.generation.prompt.prompts import Prompts
 from penstock.text import ChatTemplate, Tokenizer
+
+ONE_IMAGE: Final = "this model embeds images, no texts: an input must be exactly one image"
+ONE_TEXT_OR_IMAGE: Final = "this model embeds texts and images apart: an input must be one of them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,10 @@ class EmbeddedSequence:
 
 class Conversations(Protocol):
     """Makes sequences of conversations."""
+
+    def text_of(self, given: ConversationInput) -> str | None:
+        """Return the text of an input that is embedded as that text alone, None for any other."""
+        ...
 
     async def sequence(self, given: ConversationInput, truncate: bool) -> EmbeddedSequence:
         """Return the sequence of an input. Raises ServiceError."""
@@ -44,6 +51,10 @@ class RenderedConversations:
         self._engine = engine
         self._prompts = Prompts(engine, tokenizer, template, media)
 
+    def text_of(self, given: ConversationInput) -> str | None:
+        """Return None, because the chat template writes all texts."""
+        return None
+
     async def sequence(self, given: ConversationInput, truncate: bool) -> EmbeddedSequence:
         """Return the sequence of a conversation. If it is too long, its oldest turns are dropped
         with `truncate`. Raises InvalidRequest and ContextLengthExceeded."""
@@ -57,21 +68,30 @@ class RenderedConversations:
 
 
 class SingleItems:
-    """Takes inputs of one image, for models whose towers make the vectors."""
+    """Takes inputs of one image or one text, for models whose towers make the vectors.
 
-    def __init__(self, media: MediaLoader) -> None:
+    `refusal`: the message for any other input.
+    """
+
+    def __init__(self, media: MediaLoader, refusal: str) -> None:
         self._media = media
+        self._refusal = refusal
+
+    def text_of(self, given: ConversationInput) -> str | None:
+        """Return the text of an input that is one text, None for any other."""
+        parts = _parts(given)
+        return parts[0].text if len(parts) == 1 and isinstance(parts[0], Text) else None
 
     async def sequence(self, given: ConversationInput, truncate: bool) -> EmbeddedSequence:
         """Return the sequence of an image. Raises InvalidRequest for an input that is not exactly
         one image."""
-        parts = [part for message in given.messages for part in message.parts]
+        parts = _parts(given)
         if len(parts) != 1 or not isinstance(parts[0], MediaPart):
-            raise InvalidRequest(
-                "this model embeds images: an input must be exactly one image",
-                field="input",
-                code="unsupported_value",
-            )
+            raise InvalidRequest(self._refusal, field="input", code="unsupported_value")
         request = GenerateRequest(messages=given.messages, part_paths=given.part_paths)
         item = (await self._media.load(request))[parts[0]]
         return EmbeddedSequence((), (MediaItem(item.digest, item.media, 0, 1, ((0, 1),)),))
+
+
+def _parts(given: ConversationInput) -> list[Part]:
+    return [part for message in given.messages for part in message.parts]

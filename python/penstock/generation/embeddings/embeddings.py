@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from msgspec.structs import replace
+
 from penstock.adapters.view import AdapterView
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import ConversationInput, EmbeddingRequest, Embeddings
@@ -59,6 +61,11 @@ class EmbeddingRunner:
         tokenizer = load_embedding_tokenizer(parts.tokenizer)
         return cls(engine, tokenizer, parts.prompt, live, conversations)
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether the model embeds texts."""
+        return self._tokenizer is not None
+
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Return a vector for each input. Cancelling the call aborts inputs that are not computed
         yet.
@@ -67,6 +74,7 @@ class EmbeddingRunner:
         Unavailable, EngineFault.
         """
         _check(request)
+        request = self._with_lone_texts(request)
         revision = self._calls.resolve(request.adapter)
         info = self._engine.info
         chars = sum(len(given) for given in request.inputs if isinstance(given, str))
@@ -95,6 +103,18 @@ class EmbeddingRunner:
             prompt_tokens=sum(map(len, tokens)),
             adapter_revision=revision or None,
         )
+
+    def _with_lone_texts(self, request: EmbeddingRequest) -> EmbeddingRequest:
+        """Return the request with a text in the place of each input that is embedded as that text
+        alone."""
+        conversations = self._conversations
+        if conversations is None or self._tokenizer is None:
+            return request
+        inputs = tuple(
+            (isinstance(given, ConversationInput) and conversations.text_of(given)) or given
+            for given in request.inputs
+        )
+        return replace(request, inputs=inputs)
 
     async def _conversation(
         self, request: EmbeddingRequest, given: str | Tokens | ConversationInput
@@ -140,7 +160,7 @@ class EmbeddingRunner:
                 ids = ids[:max_model_len]
             if not ids:
                 raise InvalidRequest("the text has no tokens", field=_field(request, index))
-            sequences.append(ids)
+            sequences.append(self._tokenizer.completed(ids))
         return sequences
 
 

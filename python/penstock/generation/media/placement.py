@@ -10,7 +10,8 @@ import numpy as np
 
 from penstock.dialog import Message
 from penstock.engine.types import MediaItem
-from penstock.generation.media.loader import LoadedItem, LoadedMedia, MediaPart
+from penstock.generation.media.loader import LoadedMedia, MediaPart
+from penstock.models.media.prepared import DigestedMedia
 from penstock.models.media.processor import Expansion, MediaProcessor, PlacedMedia
 from penstock.text import Tokenizer
 from penstock.text.chat_templates.media_slots import EncodedChat
@@ -20,7 +21,7 @@ from penstock.text.chat_templates.media_slots import EncodedChat
 class PlacedItem:
     """An item and its place in a prompt."""
 
-    item: LoadedItem
+    item: DigestedMedia
     place: PlacedMedia
 
     def for_engine(self) -> MediaItem:
@@ -88,7 +89,7 @@ class MediaPlacement:
         assert positions.shape == (3, len(prompt.token_ids))
         return np.ascontiguousarray(positions, np.int32).tobytes()
 
-    def _expansion(self, item: LoadedItem) -> Expansion:
+    def _expansion(self, item: DigestedMedia) -> Expansion:
         found = self._expansions.get(item.digest)
         if found is None:
             assert self._processor is not None, "only a model with a processor has items"
@@ -101,7 +102,7 @@ class MediaPlacement:
 class _Place:
     """The tokens `start` to `end` of a prompt, which are those of `expansion` from `skipped` on."""
 
-    item: LoadedItem
+    item: DigestedMedia
     expansion: Expansion
     skipped: int
     start: int
@@ -145,7 +146,7 @@ class _Prompt:
         self.ids += token_ids[joined:]
         return joined
 
-    def add_item(self, item: LoadedItem, expansion: Expansion) -> None:
+    def add_item(self, item: DigestedMedia, expansion: Expansion) -> None:
         """Add the tokens of an item."""
         skipped = self.add(expansion.token_ids)
         size = len(expansion.token_ids) - skipped

@@ -77,6 +77,10 @@ class Normalization:
             values[:, channel] = table[channel][channels[:, channel]]
         return values.reshape(patches.shape)
 
+    def rows(self, patches: npt.NDArray[np.uint8]) -> NormalizedRows:
+        """Return the patches in the range of the tower, each computed when it is read."""
+        return NormalizedRows(self, patches)
+
     def _table(self) -> npt.NDArray[np.float32]:
         """Return the value of each byte in each channel, [3, 256], rounded as transformers does:
         the scaled byte, the difference and the quotient to float32."""
@@ -84,3 +88,18 @@ class Normalization:
         mean, std = (np.array(each, np.float32)[:, None] for each in (self.mean, self.std))
         table: npt.NDArray[np.float32] = (scaled - mean) / std
         return table
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizedRows:
+    """Patches [N, pixels * 3] that are normalized when they are read: those of a large image take
+    longer than a step of a small model."""
+
+    normalization: Normalization
+    patches: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.patches)
+
+    def __getitem__(self, part: slice) -> npt.NDArray[np.float32]:
+        return self.normalization.apply(self.patches[part])

@@ -13,6 +13,7 @@ from penstock.kernels.ops_interface import Ops
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.towers.activation import activate
 from penstock.models.towers.audio_spec import WhisperEncoderSpec, norm_shapes, whisper_shapes
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.projector import ProjectorSpec, ProjectorWeights
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
@@ -84,14 +85,14 @@ class AudioTower(Generic[Tensor]):
         ]
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
         features, frames = media.array(), self._spec.encoder.frames
         rows = media.layout[0] if media.layout else None
         windows: list[Any] = []
         for begin in range(0, features.shape[1], frames):
             states, sums = yield from self._encoder.encode(
-                ops, features[:, begin : begin + frames], rows
+                ops, features[:, begin : begin + frames], budget, rows
             )
             windows.append(self._project(ops, self._joined(ops, states, sums)))
             yield

@@ -17,8 +17,9 @@ from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.spec import MAX_WIDTH, check_sizes
 from penstock.models.towers.activation import activate
 from penstock.models.towers.packed_layers import Norm
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
-from penstock.models.towers.vision_spec import NormKind, VisionActivation, rows_per_piece
+from penstock.models.towers.vision_spec import NormKind, VisionActivation
 from penstock.models.towers.vision_weights import TowerNorm
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
@@ -142,7 +143,11 @@ class Projector(Generic[Tensor]):
         self._layers = [(ops.pack_linear(weights.linear(one)), one) for one in spec.layers]
 
     def project(
-        self, ops: Ops[Tensor], states: Tensor, grids: Sequence[tuple[int, int]]
+        self,
+        ops: Ops[Tensor],
+        states: Tensor,
+        grids: Sequence[tuple[int, int]],
+        budget: PieceBudget,
     ) -> Generator[None, None, Tensor]:
         """Return the rows of the language model, [M, width], with a `yield` after each piece.
 
@@ -156,9 +161,7 @@ class Projector(Generic[Tensor]):
         reduced: Any = self._reduce(ops, x, grids)
         yield
         rows: Any = ops.constant(np.empty((len(reduced), spec.width), np.float32))
-        step = rows_per_piece(spec.operations)
-        for first in range(0, len(reduced), step):
-            piece = slice(first, first + step)
+        for piece in budget.slices(len(reduced), spec.operations):
             rows[piece] = self._layers_of(ops, reduced[piece])
             yield
         result: Tensor = rows

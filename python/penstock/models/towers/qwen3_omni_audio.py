@@ -18,6 +18,7 @@ from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.towers.audio_convolution import TAPS, halved, taps_of
 from penstock.models.towers.audio_layers import AudioLayers, PackedNorm
 from penstock.models.towers.audio_spec import AudioLayersSpec, layer_shapes, norm_shapes
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
 from penstock.quant.checkpoint import Checkpoint
@@ -121,7 +122,7 @@ class ChunkedAudioTower(Generic[Tensor]):
         ]
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
         spec, features = self._spec, media.array()
         frames = features.shape[1]
@@ -140,7 +141,7 @@ class ChunkedAudioTower(Generic[Tensor]):
             yield
         window = halved(longest) * spec.window_chunks
         lengths = [min(window, rows - start) for start in range(0, rows, window)]
-        states, _ = yield from self._layers.run(ops, x, lengths)
+        states, _ = yield from self._layers.run(ops, x, lengths, budget)
         first, second = self._projections
         return EncodedMedia(ops.linear(ops.gelu(ops.linear(states, first)), second))
 

@@ -18,8 +18,9 @@ from penstock.kernels.ops_interface import CacheDtype, HeadNorm, LayerCache, Ops
 from penstock.kernels.weights import Dense, Linear
 from penstock.models.decoder.rope import identity_table
 from penstock.models.towers.activation import activate
-from penstock.models.towers.attention_groups import Piece, empty_cache, pieces_of
+from penstock.models.towers.attention_groups import AttentionGroups, Piece, empty_cache
 from penstock.models.towers.packed_layers import Norm, Products, packed_norm
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower_weights import Floats
 from penstock.models.towers.vision_spec import VisionSpec
 from penstock.models.towers.vision_weights import (
@@ -51,12 +52,15 @@ class PatchRows:
     - `positions`: [N, W] float32, added to the patch embeddings; None: no positions.
     - `rope`: [N, rotary_dim] float32: the cosines, then the sines, of each patch's angles; None:
       nothing is rotated.
+    - `seen`: for each group of division 0, the group to whose rows it attends; None: its own. Only
+      for towers with one division.
     """
 
     patches: Floats | RowSource
     groups: tuple[tuple[int, ...], ...]
     positions: Floats | RowSource | None = None
     rope: Floats | None = None
+    seen: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,33 +90,35 @@ class VisionTower(Generic[Tensor]):
         self._final_norm = Norm.packed(ops, weights.final_norm(), spec.norm_eps)
 
     def states(
-        self, ops: Ops[Tensor], rows: PatchRows
+        self, ops: Ops[Tensor], rows: PatchRows, budget: PieceBudget
     ) -> Generator[None, None, TowerStates[Tensor]]:
         """Compute the states of `rows`, with a `yield` after each piece."""
         spec = self.spec
-        residual = yield from self._embed(ops, rows)
+        residual = yield from self._embed(ops, rows, budget)
         count = residual.shape[0]
         extra = 1 if spec.class_token else 0
         groups = [[length + extra for length in division] for division in rows.groups]
         table, positions = self._rope(ops, rows, count)
-        divisions = [pieces_of(ops, each, spec.piece_rows, positions) for each in groups]
+        divisions = [AttentionGroups(ops, each, positions, rows.seen) for each in groups]
         heads, dim = spec.num_heads, spec.head_dim
         caches = [empty_cache(ops, groups, heads, dim, self._cache_dtype) for _ in range(2)]
         queries, first = _rows_like(ops, residual), self._layers[0]
-        for piece in divisions[first.kind]:
-            normed = first.attention_norm.apply(ops, residual[piece.rows])
-            queries[piece.rows] = self._queries(ops, first, normed, table, piece, caches[0])
+        for at in budget.slices(count, 6 * spec.hidden_size**2):
+            normed = first.attention_norm.apply(ops, residual[at])
+            piece = divisions[first.kind].piece(at)
+            queries[at] = self._queries(ops, first, normed, table, piece, caches[0])
             yield
         taps = []
         for index, layer in enumerate(self._layers):
             own, other = caches[index % 2], caches[1 - index % 2]
             following = self._layers[index + 1] if index + 1 < len(self._layers) else None
-            for number, piece in enumerate(divisions[layer.kind]):
-                at = piece.rows
-                seen = self._attention(ops, queries[at], piece, own)
+            division = divisions[layer.kind]
+            attention = 4 * spec.hidden_size * division.longest
+            for at in budget.slices(count, spec.row_operations + attention):
+                seen = self._attention(ops, queries[at], division.piece(at), own)
                 x, residual[at] = self._block(ops, layer, seen, residual[at], following)
                 if following is not None:
-                    later = divisions[following.kind][number]
+                    later = divisions[following.kind].piece(at)
                     queries[at] = self._queries(ops, following, x, table, later, other)
                 yield
             if index in spec.taps:
@@ -121,9 +127,12 @@ class VisionTower(Generic[Tensor]):
             residual = self._final_norm.apply(ops, residual)
         return TowerStates(residual, tuple(taps))
 
-    def _embed(self, ops: Ops[Tensor], rows: PatchRows) -> Generator[None, None, Any]:
+    def _embed(
+        self, ops: Ops[Tensor], rows: PatchRows, budget: PieceBudget
+    ) -> Generator[None, None, Any]:
         """Return the embeddings [N, W] of the patches and class tokens."""
-        spec, step = self.spec, self.spec.piece_rows
+        spec = self.spec
+        operations = 2 * spec.hidden_size * spec.patch_columns
         groups = rows.groups[0] if self._class_row is not None else (len(rows.patches),)
         extra = 0 if self._class_row is None else 1
         count = sum(groups) + extra * len(groups)
@@ -133,12 +142,12 @@ class VisionTower(Generic[Tensor]):
             if self._class_row is not None:
                 embeddings[first] = ops.constant(self._class_row)
             first += extra
-            for piece in range(0, length, step):
-                part = slice(start + piece, start + min(piece + step, length))
+            for piece in budget.slices(length, operations):
+                part = slice(start + piece.start, start + piece.stop)
                 x: Any = ops.linear(ops.constant(rows.patches[part]), self._patch)
                 if rows.positions is not None:
                     x = x + ops.constant(rows.positions[part])
-                embeddings[first + piece : first + piece + len(x)] = x
+                embeddings[first + piece.start : first + piece.stop] = x
                 yield
             first, start = first + length, start + length
         if self._embedding_norm is not None:

@@ -220,12 +220,10 @@ def build_runtime(
     on_stage("slots")
     on_gpu = torch.device(ops.device).type == "cuda"
     stream = torch.cuda.Stream(ops.device) if on_gpu else None
-    # The ranks of a tensor-parallel model do not share encoded media.
-    towers = device_towers(model, ops, stream) if communicator is SINGLE_RANK else None
     media = None
-    if towers is not None:
-        sizes = (memory.sizes.max_num_seqs, memory.step_tokens)
-        media = DeviceMedia(model, towers, ops, *sizes)
+    if model.media:
+        towers = device_towers(model, ops, stream) if communicator.rank == 0 else None
+        media = DeviceMedia(model, towers, ops, memory.sizes.max_num_seqs, memory.step_tokens)
     runtime = GpuRuntime(
         ops,
         device_model,

@@ -24,7 +24,7 @@ SampledTokens = tuple[tuple[int, tuple[int, ...]], ...]
 """Pairs of a row and the tokens sampled for it. A row whose logits were not finite is left out."""
 
 Broadcast = Callable[[torch.Tensor], torch.Tensor]
-"""Copies the tokens of rank 0 to every rank, in place, and returns them."""
+"""Copies a tensor of rank 0 to every rank, in place, and returns it."""
 
 
 class DeviceSampler(Protocol):

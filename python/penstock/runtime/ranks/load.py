@@ -111,7 +111,8 @@ def start_follower(
     """Return the runtime of a rank other than 0. `send_status`: called with the progress of the
     start. Raises ModelError if this rank cannot start."""
     opened = _open(task.settings, task.device)
-    files = ModelFiles(task.model_id, task.kind, Path(task.path))
+    mmproj = None if task.mmproj is None else Path(task.mmproj)
+    files = ModelFiles(task.model_id, task.kind, Path(task.path), mmproj)
     bits = integer_bits(task.settings)
     model = load_model(files, task.settings.dtype, float8="float8", bits=bits)
     shard = shard_model(model, task.rank, task.count)

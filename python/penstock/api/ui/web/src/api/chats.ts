@@ -70,9 +70,9 @@ export function continueAnswer(chat: string, message: string): Promise<Message> 
   return sendJson("POST", `${messagePath(chat, message)}/answer`, { continue: true });
 }
 
-/** Replace the texts of an answer. */
-export function changeMessage(chat: string, message: string, blocks: NewBlock[]): Promise<Message> {
-  return sendJson("PATCH", messagePath(chat, message), { blocks });
+/** Replace the text of an answer. Reasoning, tool calls and files stay. */
+export function changeAnswer(chat: string, message: string, text: string): Promise<Message> {
+  return sendJson("PATCH", messagePath(chat, message), { text });
 }
 
 /** Stop a running answer. The text that was written stays. */
@@ -90,9 +90,14 @@ export function uploadAttachment(
   return sendForm("/ui/api/attachments", form, progress);
 }
 
-/** Answer an approval request of a tool. */
-export function decideApproval(approval: string, decision: "approve" | "deny"): Promise<unknown> {
-  return sendJson("POST", `/v1/agent/approvals/${encodeURIComponent(approval)}`, { decision });
+/** Answer an approval request of a tool. `always`: further calls in this chat need no approval. */
+export function decideApproval(
+  approval: string,
+  decision: "approve" | "deny",
+  always = false,
+): Promise<unknown> {
+  const body = { decision, remember_for_session: always };
+  return sendJson("POST", `/v1/agent/approvals/${encodeURIComponent(approval)}`, body);
 }
 
 function chatPath(id: string): string {

@@ -44,8 +44,8 @@ export function cancelPull(id: string): Promise<void> {
   return sendJson("DELETE", `/ui/api/models/pulls/${encodeURIComponent(id)}`);
 }
 
-/** Return the requests that are newer than the request `after`; at most 500. */
-export function listRequests(after?: string, signal?: AbortSignal): Promise<RequestEntry[]> {
+/** Return the requests that are newer than the request with the number `after`; at most 500. */
+export function listRequests(after?: number, signal?: AbortSignal): Promise<RequestEntry[]> {
   return getJson("/ui/api/requests", { query: { after }, signal });
 }
 

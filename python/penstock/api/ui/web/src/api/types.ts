@@ -14,20 +14,20 @@ export interface Attachment {
 /** A token of an answer, and the alternatives that the model weighed at its place. */
 export interface TokenChoice {
   text: string;
-  logprob: number;
+  logprob: number | null;
   top: { text: string; logprob: number }[];
 }
 
 export interface TextBlock {
   type: "text";
   text: string;
-  tokens?: TokenChoice[];
+  tokens?: TokenChoice[] | null;
 }
 
 export interface ReasoningBlock {
   type: "reasoning";
   text: string;
-  seconds?: number;
+  seconds?: number | null;
 }
 
 export interface AttachmentBlock {
@@ -40,12 +40,16 @@ export interface ToolBlock {
   call_id: string;
   /** "code_execution", "web_search", "shell", "custom" or the name of a newer kind. */
   tool: string;
+  /** The function that the model called. */
+  name: string;
   label: string;
-  arguments: unknown;
+  /** JSON text. */
+  arguments: string;
   state: "running" | "done" | "failed";
-  /** The `data` of an `agentic_tool_call_progress` event. */
-  result: Record<string, unknown> | null;
-  files: Attachment[];
+  /** The `data` of an `agentic_tool_call_progress` event, without images. */
+  result: Record<string, unknown>;
+  /** The result as the model sees it. */
+  output: string;
   images: Attachment[];
 }
 
@@ -54,14 +58,20 @@ export type Decision = "approve" | "deny" | "expired";
 export interface ApprovalBlock {
   type: "approval";
   approval_id: string;
+  /** The tool block that waits for the decision. */
+  call_id: string;
   tool: { source: string; kind: string; label: string };
-  arguments: unknown;
+  /** JSON text: what runs if the call is approved. */
+  arguments: string;
   decision: Decision | null;
 }
 
+/** A file that a tool made. Without `attachment`, `problem` says why there is no content. */
 export interface FileBlock {
   type: "file";
-  attachment: Attachment;
+  name: string;
+  attachment: Attachment | null;
+  problem: string | null;
 }
 
 export type Block =
@@ -125,7 +135,6 @@ export interface Chat {
   updated_at: number;
   tail: string | null;
   settings: ChatSettings;
-  model: string | null;
 }
 
 /** An entry of the chat list. `snippet`: the text around a search hit, else the first words. */
@@ -151,14 +160,17 @@ export type NewBlock = { type: "text"; text: string } | { type: "attachment"; id
 
 export interface ModelInfo {
   id: string;
-  kind: string;
-  status: string;
+  status: "loaded" | "unloaded" | "reloading";
+  /** The reason why the last load failed. */
+  error: string | null;
   modalities_in: string[];
   modalities_out: string[];
   context: number | null;
   sampling: Partial<
     Pick<ChatSettings, "temperature" | "top_p" | "top_k" | "min_p" | "repetition_penalty">
   >;
+  /** The voices of a model that speaks. */
+  voices: string[];
   adapters: string[];
   reasoning: boolean;
   tools: boolean;
@@ -166,10 +178,13 @@ export interface ModelInfo {
 
 export interface ServerInfo {
   version: string;
+  default_model: string;
   models: ModelInfo[];
   tools: { search: boolean; code: boolean; shell: boolean; mcp: string[] };
-  agent_permission: string;
-  features: { pull: boolean; adapters_mutable: boolean };
+  /** Null if the server has no tools. */
+  agent_permission: "auto" | "ask" | "deny" | null;
+  /** `pull_any`: any model of the hub may be downloaded, not only those of the catalogue. */
+  features: { pull_any: boolean; adapters_mutable: boolean };
 }
 
 export interface PullFile {
@@ -181,27 +196,30 @@ export interface PullFile {
 export interface Pull {
   id: string;
   model: string;
-  state: string;
+  state: "running" | "done" | "failed" | "cancelled";
   files: PullFile[];
-  error?: string;
+  error: string | null;
 }
 
 export interface CatalogueEntry {
-  id: string;
+  name: string;
+  description: string;
   bytes: number | null;
   licence: string | null;
   fetched: boolean;
 }
 
-/** A request that the server has answered, or answers now (`status` null). */
+/** A request that the server has answered. `number` counts from 1. */
 export interface RequestEntry {
+  number: number;
   id: string;
   time: number;
   method: string;
   path: string;
   model: string;
-  status: number | null;
-  seconds: number | null;
+  status: number;
+  outcome: string;
+  seconds: number;
   ttft_s: number | null;
   prompt_tokens: number;
   completion_tokens: number;
