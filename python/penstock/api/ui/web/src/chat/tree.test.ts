@@ -16,14 +16,15 @@ function message(id: string, parent: string | null, role: "user" | "assistant" =
   };
 }
 
-const all = [
+const [q1, a1, q2, a2, b1, other] = [
   message("q1", null),
   message("a1", "q1", "assistant"),
   message("q2", "a1"),
   message("a2", "q2", "assistant"),
   message("b1", "q1", "assistant"),
   message("other", null),
-];
+] as const;
+const all = [q1, a1, q2, a2, b1, other];
 const known = new Map(all.map((one) => [one.id, one]));
 const ids = (messages: Message[]) => messages.map((one) => one.id);
 
@@ -46,18 +47,18 @@ describe("branchTo", () => {
 
 describe("siblingsOf", () => {
   it("finds the answers to one question", () => {
-    expect(ids(siblingsOf(all, all[1]!))).toEqual(["a1", "b1"]);
+    expect(ids(siblingsOf(all, a1))).toEqual(["a1", "b1"]);
   });
   it("finds the versions of the first message", () => {
-    expect(ids(siblingsOf(all, all[0]!))).toEqual(["q1", "other"]);
+    expect(ids(siblingsOf(all, q1))).toEqual(["q1", "other"]);
   });
 });
 
 describe("newestLeaf", () => {
   it("follows the newest children", () => {
-    expect(newestLeaf(all, all[0]!).id).toBe("b1");
-    expect(newestLeaf(all, all[1]!).id).toBe("a2");
-    expect(newestLeaf(all, all[5]!).id).toBe("other");
+    expect(newestLeaf(all, q1).id).toBe("b1");
+    expect(newestLeaf(all, a1).id).toBe("a2");
+    expect(newestLeaf(all, other).id).toBe("other");
   });
 });
 

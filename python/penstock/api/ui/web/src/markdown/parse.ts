@@ -8,9 +8,12 @@
 import DOMPurify from "dompurify";
 import { Marked, type Token, type Tokens } from "marked";
 
+/** HTML that `sanitize` made. */
+export type SafeHtml = string & { readonly safe: unique symbol };
+
 export interface HtmlBlock {
   kind: "html";
-  html: string;
+  html: SafeHtml;
 }
 
 export interface CodeBlock {
@@ -93,8 +96,8 @@ function blockOf(token: Token): MarkdownBlock | null {
 }
 
 /** Return HTML without anything that runs, loads or leaves the page. */
-export function sanitize(html: string): string {
-  return DOMPurify.sanitize(html, {
+export function sanitize(html: string): SafeHtml {
+  const safe: string = DOMPurify.sanitize(html, {
     USE_PROFILES: { html: true },
     FORBID_TAGS: [
       "style",
@@ -110,6 +113,7 @@ export function sanitize(html: string): string {
     FORBID_ATTR: ["style", "id", "name", "srcset", "background"],
     ALLOW_DATA_ATTR: false,
   });
+  return safe as SafeHtml;
 }
 
 function escapeTags(text: string): string {
