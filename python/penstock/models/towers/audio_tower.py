@@ -90,6 +90,7 @@ class AudioTower(Generic[Tensor]):
             states, sums = yield from self._encoder.encode(
                 ops, features[:, begin : begin + frames], budget, positions
             )
+            yield
             rows = self._joined(ops, states, sums)
             projected = yield from self._projector.project(ops, rows, [(1, len(rows))], budget)
             windows.append(projected)
