@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -343,6 +343,31 @@ async def test_requests_with_media_cross_the_socket(runtime: CpuRuntime, tmp_pat
         gauges = await client.gauges()
         assert gauges.media_items_encoded == 2 and gauges.encoder_cache_bytes == 24 * 4 * WIDTH
     assert is_idle(core)
+
+
+async def test_media_of_several_choices_cross_the_socket_once(
+    runtime: CpuRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = REQUESTS[0]
+    choices = [msgspec.structs.replace(one, id=id) for id in "acd"] + REQUESTS[1:]
+    expected = bits(run(core_over(runtime), choices))
+    sizes: list[int] = []
+    write = EngineClient._write
+
+    def counted(client: EngineClient, encode: Callable[[], bytes]) -> None:
+        def noted() -> bytes:
+            data = encode()
+            sizes.append(len(data))
+            return data
+
+        write(client, noted)
+
+    monkeypatch.setattr(EngineClient, "_write", counted)
+    async with serving(core_over(runtime), tmp_path / "s") as client:
+        assert await _answers(client, choices) == expected
+        assert sum(sizes) < 1.1 * len(one.media[0].media.data)
+        other = msgspec.structs.replace(one, id="again")
+        assert await _answers(client, [other]) == {"again": expected["a"]}
 
 
 async def test_a_request_too_large_for_the_socket_fails_alone(
