@@ -55,12 +55,12 @@ class BackendOps(Generic[Tensor]):
         return str(self._backend.kernels.isa)
 
     def pack_linear(self, weight: Linear) -> Any:
-        return self._pack(weight)
+        return self._pack(weight, "products" if weight.rounding == "none" else "rounded_products")
 
-    def _pack(self, weight: Linear, rows: bool = False) -> Any:
+    def _pack(self, weight: Linear, use: str = "products") -> Any:
         parts = [matrix_source(part) for part in weight.parts]
         return _native.PackedLinear(
-            self._backend.kernels, self._backend.pool, parts, weight.bias, rows
+            self._backend.kernels, self._backend.pool, parts, weight.bias, use
         )
 
     def pack_head(self, weight: Linear) -> Any:
@@ -75,11 +75,11 @@ class BackendOps(Generic[Tensor]):
 
     def pack_embedding(self, table: Matrix) -> Any:
         """Pack the table like an output head, for reading by rows."""
-        return self._pack(Linear((table,)), rows=True)
+        return self._pack(Linear((table,)), "rows")
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
         """Pack the table once, for use as embedding and as output head."""
-        packed = self._pack(Linear((table,)), rows=True)
+        packed = self._pack(Linear((table,)), "rows")
         return packed, packed
 
     def constant(self, array: Any) -> Any:
@@ -106,7 +106,8 @@ class BackendOps(Generic[Tensor]):
             self._backend.call("quantize_rows", [x, quantized], weight=weight)
             self._backend.call("linear_affine", [quantized, out], threads, weight=weight)
         if weight.has_dense:
-            self._backend.call("linear_dense", [x, out], threads, weight=weight)
+            rounded = self._backend.empty(x, weight.rounded_row_bytes, "uint8")
+            self._backend.call("linear_dense", [x, out, rounded], threads, weight=weight)
         return out
 
     def adapter_slots(self, sizes: SlotSizes) -> AdapterSlots:

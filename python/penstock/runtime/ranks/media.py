@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.towers.piece_budget import PieceBudget
-from penstock.models.towers.tower import EncodedMedia, Modality
+from penstock.models.towers.tower import EncodedMedia, MediaMode
 from penstock.runtime.gpu.media import DeviceMedia
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.gpu.sampler import Broadcast
@@ -36,8 +36,9 @@ class TensorParallelMedia:
         return self._towers.kinds
 
     @property
-    def modalities(self) -> tuple[Modality, ...]:
-        return self._towers.modalities
+    def modes(self) -> tuple[MediaMode, ...]:
+        """See MediaSpec."""
+        return self._towers.modes
 
     @property
     def row_bytes(self) -> int:
