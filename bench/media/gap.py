@@ -156,12 +156,14 @@ def _row(
     pictures: Iterator[tuple[tuple[int, ...], MediaItem]],
 ) -> dict[str, Any]:
     loop = Loop(runtime, settings, options)
+    # Prepared before the streams start: a server prepares them in other processes.
+    arrivals = list(itertools.islice(pictures, options.images if streams else 1))
     for _ in range(streams):
         loop.stream()
     loop.pause(BLOCK_STEPS)  # the prompts, and the first steps
     found = Gaps()
-    for _ in range(options.images if streams else 1):
-        loop.image(*next(pictures), options.most_steps, found)
+    for prompt, item in arrivals:
+        loop.image(prompt, item, options.most_steps, found)
     loop.end()
     return {
         "streams": streams,

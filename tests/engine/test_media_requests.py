@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -247,6 +247,17 @@ def test_impossible_media_are_refused_by_name(runtime: CpuRuntime, name: str) ->
     assert is_idle(core)
 
 
+def test_the_runs_of_a_whole_item_may_be_in_different_steps(runtime: CpuRuntime) -> None:
+    request = media_request("r", HEAD, image("a", rows=70, margin=0, whole=True), TAIL)
+    (item,) = request.media
+    crops = msgspec.structs.replace(item, runs=((0, 30), (40, 30)))
+    request = msgspec.structs.replace(request, media=(crops,))
+    at_once = run(core_over(runtime), [request])
+    poison(runtime)
+    in_steps = run(core_over(runtime, max_num_batched_tokens=40), [request])
+    assert bits(in_steps) == bits(at_once)
+
+
 def test_a_model_without_towers_refuses_media(tmp_path: Path) -> None:
     runtime = start_with_tower(tmp_path / "small-llama", NoiseTower(WIDTH, kinds=frozenset()))
     core = core_over(runtime)
@@ -332,6 +343,31 @@ async def test_requests_with_media_cross_the_socket(runtime: CpuRuntime, tmp_pat
         gauges = await client.gauges()
         assert gauges.media_items_encoded == 2 and gauges.encoder_cache_bytes == 24 * 4 * WIDTH
     assert is_idle(core)
+
+
+async def test_media_of_several_choices_cross_the_socket_once(
+    runtime: CpuRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = REQUESTS[0]
+    choices = [msgspec.structs.replace(one, id=id) for id in "acd"] + REQUESTS[1:]
+    expected = bits(run(core_over(runtime), choices))
+    sizes: list[int] = []
+    write = EngineClient._write
+
+    def counted(client: EngineClient, encode: Callable[[], bytes]) -> None:
+        def noted() -> bytes:
+            data = encode()
+            sizes.append(len(data))
+            return data
+
+        write(client, noted)
+
+    monkeypatch.setattr(EngineClient, "_write", counted)
+    async with serving(core_over(runtime), tmp_path / "s") as client:
+        assert await _answers(client, choices) == expected
+        assert sum(sizes) < 1.1 * len(one.media[0].media.data)
+        other = msgspec.structs.replace(one, id="again")
+        assert await _answers(client, [other]) == {"again": expected["a"]}
 
 
 async def test_a_request_too_large_for_the_socket_fails_alone(

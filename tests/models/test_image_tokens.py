@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from penstock.models.media.number_words import number_words
 from penstock.models.media.prepared import Frames
-from tests.support.vision_cases import CASES, Case
+from tests.support.vision_cases import CASES, PAN_AND_SCAN, Case
 from tests.support.vision_models import SIZES, VISION, media_spec, picture
 
 SPECIAL = (
@@ -72,12 +72,20 @@ def gemma(images: Any, tokens: Any) -> Any:
     return transformers.Gemma3Processor(images, tokens, image_seq_length=4)
 
 
+def panning_gemma(images: Any, tokens: Any) -> Any:
+    """Return a processor that crops: the defaults of its class turn cropping off."""
+    processor = gemma(images, tokens)
+    processor.images_kwargs = PAN_AND_SCAN
+    return processor
+
+
 PROCESSORS: dict[str, tuple[Callable[[Any, Any], Any], dict[str, str]]] = {
     "llava": (llava, {}),
     "llava-next": (llava_next, {}),
     "idefics3": (idefics, {}),
     "idefics3 without tiles": (idefics, {}),
     "gemma3": (gemma, GEMMA),
+    "gemma3 with pan and scan": (panning_gemma, GEMMA),
 }
 
 

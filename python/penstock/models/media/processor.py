@@ -27,8 +27,8 @@ class Expansion:
     - `token_ids`: all tokens, including separators such as the start of a row.
     - `runs`: (first token, number of tokens) of each part of `token_ids` whose embeddings are rows
       of the tower's result, in the order of these rows.
-    - `whole`: the tokens attend to each other in both directions, so one step must compute them
-      all.
+    - `whole`: the tokens of a run attend to each other in both directions, so one step must
+      compute the run.
     """
 
     token_ids: tuple[int, ...]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -120,11 +121,17 @@ def device_towers(
     """Pack the towers of a model for a device. Return None for a model without towers. `stream`:
     see `launching`."""
 
-    def as_rows(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(ops.dtype).clone(memory_format=torch.contiguous_format)
-
-    def is_finite(rows: torch.Tensor) -> bool:
-        return bool(torch.isfinite(rows).all())
-
     device = torch.device(ops.device)
-    return tower_media(model, ops, as_rows, lambda: launching(device, stream), is_finite)
+    return tower_media(
+        model, ops, partial(kept_rows, ops), partial(launching, device, stream), all_finite
+    )
+
+
+def kept_rows(ops: TorchOps, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tower's result on the device, in the type of activations."""
+    return tensor.to(ops.dtype).clone(memory_format=torch.contiguous_format)
+
+
+def all_finite(rows: torch.Tensor) -> bool:
+    """Return whether all numbers of a tensor are finite. Waits for the device."""
+    return bool(torch.isfinite(rows).all())
