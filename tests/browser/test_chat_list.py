@@ -146,7 +146,7 @@ def test_an_exported_chat_can_be_imported(visitor: Visitor, chats: Chats, tmp_pa
         page.get_by_role("menuitem", name="Import a chat…").click()
     chooser.value.set_files(saved)
     expect(page).to_have_url(re.compile(r"/ui/chats/chat_\w+"))
-    expect(page.get_by_role("status")).to_contain_text("Imported “Rivers”.")
+    expect(page.get_by_role("status", name="Messages")).to_contain_text("Imported “Rivers”.")
     assert chats.titles() == ["Rivers"]
 
 
@@ -157,7 +157,7 @@ def test_a_file_that_is_no_chat_is_refused(visitor: Visitor, chats: Chats, tmp_p
         wrong = tmp_path / name
         wrong.write_text(content)
         page.locator("input[type=file][accept*=json]").set_input_files(wrong)
-        expect(page.get_by_role("status").locator(".danger").last).to_be_visible()
+        expect(page.get_by_role("status", name="Messages").locator(".danger").last).to_be_visible()
     assert chats.titles() == []
 
 
