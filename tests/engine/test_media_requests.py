@@ -247,6 +247,17 @@ def test_impossible_media_are_refused_by_name(runtime: CpuRuntime, name: str) ->
     assert is_idle(core)
 
 
+def test_the_runs_of_a_whole_item_may_be_in_different_steps(runtime: CpuRuntime) -> None:
+    request = media_request("r", HEAD, image("a", rows=70, margin=0, whole=True), TAIL)
+    (item,) = request.media
+    crops = msgspec.structs.replace(item, runs=((0, 30), (40, 30)))
+    request = msgspec.structs.replace(request, media=(crops,))
+    at_once = run(core_over(runtime), [request])
+    poison(runtime)
+    in_steps = run(core_over(runtime, max_num_batched_tokens=40), [request])
+    assert bits(in_steps) == bits(at_once)
+
+
 def test_a_model_without_towers_refuses_media(tmp_path: Path) -> None:
     runtime = start_with_tower(tmp_path / "small-llama", NoiseTower(WIDTH, kinds=frozenset()))
     core = core_over(runtime)

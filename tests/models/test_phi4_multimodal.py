@@ -146,7 +146,7 @@ def embedded(reference: Any, token: int, count: int, inputs: Any) -> np.ndarray:
 
 
 def test_modalities_of_a_folder(folder: Path, spec: MediaSpec) -> None:
-    seen, heard = spec.modalities
+    seen, heard = spec.modes
     assert (seen.kind, seen.adapter) == ("image", folder / "vision-lora")
     assert (heard.kind, heard.adapter) == ("audio", folder / "speech-lora")
 

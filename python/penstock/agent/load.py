@@ -10,6 +10,7 @@ from penstock.agent.loop import AgentLoop, FileAttachments
 from penstock.agent.model_media import MediaAccess, ModelMedia
 from penstock.agent.sessions import SessionStore
 from penstock.agent.tool_provider import ToolProvider
+from penstock.base.errors import ModelError
 from penstock.dialog import Sampling
 from penstock.engine.protocol import Engine
 from penstock.engine.refusals import unsupported
@@ -28,6 +29,7 @@ from penstock.generation.embeddings.conversations import (
     ONE_IMAGE,
     ONE_TEXT_OR_IMAGE,
     RenderedConversations,
+    RenderedInputs,
     SingleItems,
 )
 from penstock.generation.embeddings.embeddings import EmbeddingRunner
@@ -178,12 +180,17 @@ def _load_embedder(
     if media is not None and is_image_embedder(files):
         return Runners(embedder=_lone_embedder(files, engine, media), media=media)
     parts = load_embedding_parts(files)
-    if media is None:
+    if media is None and not parts.templated:
         return Runners(embedder=EmbeddingRunner.load(engine, parts, adapters))
     text = load_text_parts(files)
     tokenizer = load_tokenizer(text)
-    template, _ = select_chat_template(text, tokenizer, None, media.loader.processor.placeholders)
-    conversations = RenderedConversations(engine, tokenizer, template, media.loader)
+    loader = None if media is None else media.loader
+    placeholders = {} if loader is None else loader.processor.placeholders
+    template, _ = select_chat_template(text, tokenizer, None, placeholders)
+    if parts.templated and template is None:
+        raise ModelError(f"{files.path}: the model embeds messages, but has no chat template")
+    rendered = RenderedConversations(engine, tokenizer, template, loader)
+    conversations = RenderedInputs(rendered, parts.prompt) if parts.templated else rendered
     embedder = EmbeddingRunner.load(engine, parts, adapters, conversations)
     return Runners(embedder=embedder, media=media)
 

@@ -17,7 +17,7 @@ from penstock.engine.adapters.null_slot_cache import slot_cache_for
 from penstock.engine.admission import AdmissionQueue
 from penstock.engine.media.encode_queue import EncodeQueue
 from penstock.engine.media.encoder_cache import EncoderCache
-from penstock.engine.media.modalities import RequestModalities, client_states
+from penstock.engine.media.media_modes import RequestModes, client_states
 from penstock.engine.media.prompt_media import PromptMedia, kinds_of
 from penstock.engine.refusals import unsupported
 from penstock.engine.types import (
@@ -75,12 +75,12 @@ class EngineCore:
         self._wake: Callable[[], None] = lambda: None
         self._adapters = slot_cache_for(runtime.adapters, lora, lambda: self._wake(), NO_ADAPTERS)
         self._media: EncodeQueue | None = None
-        self._modalities = RequestModalities()
+        self._modes = RequestModes()
         if runtime.media is not None:
             cache = EncoderCache(runtime.media, encoder_cache_bytes)
             self._media = EncodeQueue(runtime.media, cache, clock)
-            self._modalities = RequestModalities(runtime.media.modalities)
-            self._modalities.load(self._adapters, self.call_when_ready)
+            self._modes = RequestModes(runtime.media.modes)
+            self._modes.load(self._adapters, self.call_when_ready)
         self._admissions = AdmissionQueue(
             scheduler, self._grammars, self._adapters, lambda: self._wake(), self._media
         )
@@ -125,7 +125,7 @@ class EngineCore:
         cache_bytes = settings.encoder_cache_mb << 20
         lora = settings.lora
         if runtime.media is not None:
-            lora = own_limits(lora, runtime.media.modalities)
+            lora = own_limits(lora, runtime.media.modes)
         return cls(runtime, scheduler, info, threads, lora, cache_bytes, clock)
 
     @property
@@ -158,7 +158,7 @@ class EngineCore:
             )
         if request.media or request.rope_positions:
             request = self._checked_media(request)
-        request = self._modalities.applied(request)
+        request = self._modes.applied(request)
         if request.constraint is not None:
             self._masks.start()
         self._admissions.submit(request, self._stop_ids)

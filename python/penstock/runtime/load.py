@@ -33,7 +33,7 @@ from penstock.runtime.cpu.image_embedding import ImageAndTextEmbedding, ImageEmb
 from penstock.runtime.cpu.isa_selection import select_isas
 from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
-from penstock.runtime.cpu.transcription import TranscriptionRuntime
+from penstock.runtime.cpu.transcription import start_native_transcription
 from penstock.runtime.device_choice import choose_device, rank_devices
 from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
@@ -41,6 +41,7 @@ from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_conte
 from penstock.runtime.own_adapters import with_own_adapters
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
+from penstock.runtime.transcription import TranscriptionRuntime
 from penstock.runtime.weight_quantization import integer_bits, refuse_for_vectors, refuse_on_cpu
 
 
@@ -127,15 +128,26 @@ def start_transcription(
     available: int | None = None,
     progress: Progress | None = None,
 ) -> TranscriptionRuntime:
-    """Return the runtime of a Whisper model whose files are on disk; it runs on the CPU.
-    `available`: bytes of memory that it must fit, None for no check. Raises ModelError if the model
-    cannot be read or does not fit."""
-    if settings.kernel_backend == "reference":
-        raise ModelError(f"{files.model_id}: kernels is reference; Whisper needs native")
+    """Return the runtime of a Whisper model whose files are on disk. It runs on the CPU unless the
+    settings name a GPU. `available`: bytes of memory that it must fit on the CPU, None for no
+    check. Raises ModelError if the model cannot be read or does not fit."""
+    on_gpu = settings.device != "auto" or settings.kernel_backend == "triton"
+    device = choose_device(settings) if on_gpu else "cpu"
+    if device != "cpu":
+        # Importing torch takes two seconds; a CPU server does not need it.
+        from penstock.runtime.gpu.transcription import start_gpu_transcription
+
+        model = load_whisper(files, settings.dtype, integer_bits(settings))
+        return start_gpu_transcription(model, settings, device, progress)
     refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
     model = load_whisper(files, settings.dtype, integer_bits(settings))
-    return TranscriptionRuntime(model, settings, available, progress)
+    if settings.kernel_backend != "reference":
+        return start_native_transcription(model, settings, available, progress)
+    from penstock.kernels.reference import ReferenceOps
+    from penstock.runtime.gpu.transcription import start_torch_transcription
+
+    return start_torch_transcription(model, settings, ReferenceOps(), available, progress)
 
 
 def start_runtime(

@@ -13,7 +13,7 @@ from penstock.kernels.ops_interface import Ops
 from penstock.models.loader.model_loader import LoadedEmbedder, LoadedModel
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.towers.piece_budget import PieceBudget
-from penstock.models.towers.tower import EncodedMedia, Modality, Tower
+from penstock.models.towers.tower import EncodedMedia, MediaMode, Tower
 
 Tensor = TypeVar("Tensor")
 Floats = npt.NDArray[np.float32]
@@ -31,14 +31,14 @@ class RuntimeMedia(Protocol):
     between steps.
 
     `kinds`: the kinds of media that the towers encode.
-    `modalities`: see MediaSpec.
+    `modes`: see MediaSpec.
     `row_bytes`: bytes of one row of an encoded item, without DeepStack rows.
     """
 
     @property
     def kinds(self) -> frozenset[MediaKind]: ...
     @property
-    def modalities(self) -> tuple[Modality, ...]: ...
+    def modes(self) -> tuple[MediaMode, ...]: ...
     @property
     def row_bytes(self) -> int: ...
 
@@ -75,9 +75,9 @@ class TowerMedia(Generic[Tensor]):
         as_rows: Callable[[Tensor], Any],
         piece: Callable[[], AbstractContextManager[None]] = nullcontext,
         is_finite: Callable[[Any], bool] = _is_finite,
-        modalities: tuple[Modality, ...] = (),
+        modes: tuple[MediaMode, ...] = (),
     ) -> None:
-        self.modalities = modalities
+        self.modes = modes
         self._towers = {kind: tower for kinds, tower in towers for kind in kinds}
         self._ops = ops
         self._width = width
@@ -130,5 +130,5 @@ def tower_media(
         return None
     pairs = zip(model.media_spec.towers, model.media, strict=True)
     towers = [(spec.kinds, loaded.build(ops)) for spec, loaded in pairs]
-    width, modalities = model.spec.hidden_size, model.media_spec.modalities
-    return TowerMedia(towers, ops, width, as_rows, piece, is_finite, modalities)
+    width, modes = model.spec.hidden_size, model.media_spec.modes
+    return TowerMedia(towers, ops, width, as_rows, piece, is_finite, modes)

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.adapters.peft_config import WEIGHTS_NAME
 from penstock.config import EngineSettings, LoraSettings
-from penstock.models.towers.tower import MediaSpec, Modality
+from penstock.models.towers.tower import MediaMode, MediaSpec
 from penstock.quant.safetensors.safetensors_file import read_header
 
 _MOST_COPIES = 3
@@ -21,14 +21,14 @@ _FLOAT_BYTES = 4
 def with_own_adapters(settings: EngineSettings, media: MediaSpec | None) -> EngineSettings:
     """Return the settings of an engine with room for the adapters of its model in addition to those
     of clients. Raises ModelError if the weights of such an adapter cannot be read."""
-    modalities = () if media is None else media.modalities
-    return msgspec.structs.replace(settings, lora=own_limits(settings.lora, modalities))
+    modes = () if media is None else media.modes
+    return msgspec.structs.replace(settings, lora=own_limits(settings.lora, modes))
 
 
-def own_limits(lora: LoraSettings | None, modalities: Sequence[Modality]) -> LoraSettings | None:
-    """Return the limits of adapters with room for those of `modalities`; None without any adapter.
+def own_limits(lora: LoraSettings | None, modes: Sequence[MediaMode]) -> LoraSettings | None:
+    """Return the limits of adapters with room for those of `modes`; None without any adapter.
     `lora`: the limits of the adapters of clients, None if these are off."""
-    folders = [modality.adapter for modality in modalities if modality.adapter is not None]
+    folders = [mode.adapter for mode in modes if mode.adapter is not None]
     if not folders:
         return lora
     measured = [_measure(folder) for folder in folders]

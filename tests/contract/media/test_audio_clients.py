@@ -82,7 +82,7 @@ def answer_of_transformers(hearing: Hearing, samples: np.ndarray) -> tuple[int, 
 
 
 def bytes_of_token(tokenizer: Tokenizer, token: int) -> bytes:
-    """Return the bytes that a token of the tiny vocabulary stands for."""
+    """Return the bytes of a token of the tiny vocabulary."""
     return bytes([token]) if token < 256 else str(tokenizer.id_to_token(token)).encode()
 
 

@@ -49,6 +49,7 @@ async def test_chat_takes_images_in_every_form(llava: Path) -> None:
                 {"type": "image_url", "image_url": data_url(RED)},
                 {"type": "image_url", "image_url": {"url": f"{pages.url}/red.png"}},
                 {"type": "file", "file": {"filename": "red.png", "file_data": data_url(RED)}},
+                {"type": "file", "file": {"filename": "red.png", "file_data": BASE64}},
                 {"type": "file", "file": {"file_id": uploaded.id}},
             ]
             answers = [await chat(served, form, words()) for form in forms]

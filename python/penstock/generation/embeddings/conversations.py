@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
+
+from msgspec.structs import replace
 
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import ConversationInput, GenerateRequest, Limits, Part, Text
+from penstock.dialog import ConversationInput, GenerateRequest, Limits, Message, Part, Text
 from penstock.engine.protocol import Engine
 from penstock.engine.types import MediaItem
 from penstock.generation.media.loader import MediaLoader, MediaPart
 from penstock.generation.prompt.prompts import Prompts
 from penstock.text import ChatTemplate, Tokenizer
+
+EmbeddingInput: TypeAlias = str | tuple[int, ...] | ConversationInput
 
 ONE_IMAGE: Final = "this model embeds images, no texts: an input must be exactly one image"
 ONE_TEXT_OR_IMAGE: Final = "this model embeds texts and images apart: an input must be one of them"
@@ -29,8 +33,9 @@ class EmbeddedSequence:
 class Conversations(Protocol):
     """Makes sequences of conversations."""
 
-    def text_of(self, given: ConversationInput) -> str | None:
-        """Return the text of an input that is embedded as that text alone, None for any other."""
+    def form(self, given: EmbeddingInput) -> EmbeddingInput:
+        """Return an input in the form in which it is embedded: a text as a conversation, or a
+        conversation as its text."""
         ...
 
     async def sequence(self, given: ConversationInput, truncate: bool) -> EmbeddedSequence:
@@ -39,21 +44,21 @@ class Conversations(Protocol):
 
 
 class RenderedConversations:
-    """Renders conversations with the chat template of a decoder."""
+    """Renders conversations with the chat template of a decoder. Texts are not rendered."""
 
     def __init__(
         self,
         engine: Engine,
         tokenizer: Tokenizer,
         template: ChatTemplate | None,
-        media: MediaLoader,
+        media: MediaLoader | None,
     ) -> None:
         self._engine = engine
         self._prompts = Prompts(engine, tokenizer, template, media)
 
-    def text_of(self, given: ConversationInput) -> str | None:
-        """Return None, because the chat template writes all texts."""
-        return None
+    def form(self, given: EmbeddingInput) -> EmbeddingInput:
+        """Return the input unchanged."""
+        return given
 
     async def sequence(self, given: ConversationInput, truncate: bool) -> EmbeddedSequence:
         """Return the sequence of a conversation. If it is too long, its oldest turns are dropped
@@ -67,6 +72,32 @@ class RenderedConversations:
         return EmbeddedSequence(prompt.token_ids, prompt.media, prompt.rope_positions)
 
 
+class RenderedInputs:
+    """Renders conversations and texts with the chat template of a decoder.
+
+    `system`: the system's message of inputs that have none; "": no message.
+    """
+
+    def __init__(self, conversations: RenderedConversations, system: str) -> None:
+        self._conversations = conversations
+        self._system = system
+
+    def form(self, given: EmbeddingInput) -> EmbeddingInput:
+        """Return a text as a message of the user, after the system's message. Token ids stay."""
+        if isinstance(given, str):
+            given = ConversationInput((Message("user", (Text(given),)),))
+        if not isinstance(given, ConversationInput) or not self._system:
+            return given
+        if given.messages and given.messages[0].role == "system":
+            return given
+        system = Message("system", (Text(self._system),))
+        return replace(given, messages=(system, *given.messages))
+
+    async def sequence(self, given: ConversationInput, truncate: bool) -> EmbeddedSequence:
+        """See RenderedConversations."""
+        return await self._conversations.sequence(given, truncate)
+
+
 class SingleItems:
     """Takes inputs of one image or one text, for models whose towers make the vectors.
 
@@ -77,10 +108,13 @@ class SingleItems:
         self._media = media
         self._refusal = refusal
 
-    def text_of(self, given: ConversationInput) -> str | None:
-        """Return the text of an input that is one text, None for any other."""
-        parts = _parts(given)
-        return parts[0].text if len(parts) == 1 and isinstance(parts[0], Text) else None
+    def form(self, given: EmbeddingInput) -> EmbeddingInput:
+        """Return a conversation of one text as that text."""
+        parts = _parts(given) if isinstance(given, ConversationInput) else []
+        match parts:
+            case [Text(text=text)] if text:
+                return text
+        return given
 
     async def sequence(self, given: ConversationInput, truncate: bool) -> EmbeddedSequence:
         """Return the sequence of an image. Raises InvalidRequest for an input that is not exactly

@@ -59,7 +59,8 @@ class EmbeddingRunner:
         ModelError."""
         live = (adapters or AdapterView()) if parts.supports_lora else None
         tokenizer = load_embedding_tokenizer(parts.tokenizer)
-        return cls(engine, tokenizer, parts.prompt, live, conversations)
+        prompt = "" if parts.templated else parts.prompt
+        return cls(engine, tokenizer, prompt, live, conversations)
 
     @property
     def reads_text(self) -> bool:
@@ -74,7 +75,7 @@ class EmbeddingRunner:
         Unavailable, EngineFault.
         """
         _check(request)
-        request = self._with_lone_texts(request)
+        request = self._formed(request)
         revision = self._calls.resolve(request.adapter)
         info = self._engine.info
         chars = sum(len(given) for given in request.inputs if isinstance(given, str))
@@ -104,17 +105,11 @@ class EmbeddingRunner:
             adapter_revision=revision or None,
         )
 
-    def _with_lone_texts(self, request: EmbeddingRequest) -> EmbeddingRequest:
-        """Return the request with a text in the place of each input that is embedded as that text
-        alone."""
-        conversations = self._conversations
-        if conversations is None or self._tokenizer is None:
+    def _formed(self, request: EmbeddingRequest) -> EmbeddingRequest:
+        """Return the request with each input in the form in which it is embedded."""
+        if self._conversations is None:
             return request
-        inputs = tuple(
-            (isinstance(given, ConversationInput) and conversations.text_of(given)) or given
-            for given in request.inputs
-        )
-        return replace(request, inputs=inputs)
+        return replace(request, inputs=tuple(map(self._conversations.form, request.inputs)))
 
     async def _conversation(
         self, request: EmbeddingRequest, given: str | Tokens | ConversationInput

@@ -31,6 +31,7 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "Qwen3VLForConditionalGeneration": "qwen3",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_moe",
     "SmolVLMForConditionalGeneration": "llama",
+    "UltravoxModel": "llama",
     "VoxtralForConditionalGeneration": "llama",
 }
 """Architecture of a multimodal model -> the `model_type` of its language model, if the config has

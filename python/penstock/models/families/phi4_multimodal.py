@@ -21,7 +21,7 @@ from penstock.models.media.tilings import all_grids
 from penstock.models.towers.phi4_audio import Phi4AudioTowerSpec
 from penstock.models.towers.phi4_vision import Phi4ImageSpec
 from penstock.models.towers.projector import ProjectorLayer, ProjectorSpec
-from penstock.models.towers.tower import MediaSpec, Modality
+from penstock.models.towers.tower import MediaMode, MediaSpec
 
 _ROOT: Final = "model.embed_tokens_extend."
 _IMAGES: Final = f"{_ROOT}image_embed."
@@ -60,16 +60,16 @@ def read_folder(folder: Path) -> MediaSpec:
         Phi4Features(hearing.sizes.mels, hearing.sizes.rows),
     )
     images, tower = _images(folder, vision, width, f"{where}: vision_config")
-    return MediaSpec(ImagesAndAudio(images, recordings), (tower, hearing), modalities(folder))
+    return MediaSpec(ImagesAndAudio(images, recordings), (tower, hearing), modes(folder))
 
 
-def modalities(folder: Path) -> tuple[Modality, ...]:
+def modes(folder: Path) -> tuple[MediaMode, ...]:
     """Return the adapters of a folder. Recordings beside images are projected in another way."""
     seen, heard = (
         folder / name if (folder / name / "adapter_config.json").exists() else None
         for name in ADAPTERS
     )
-    return Modality("image", seen, (("audio", 1),)), Modality("audio", heard)
+    return MediaMode("image", seen, (("audio", 1),)), MediaMode("audio", heard)
 
 
 def _images(

@@ -225,7 +225,14 @@ def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
     vocab = registry.embedding_spec_of_folder(files.path).vocab_size
     source = tokenizer_files(files, vocab, "lower case" if pooler.lower_case else "as given")
     supports_lora = not registry.is_encoder_folder(files.path)
-    return EmbeddingParts(files.model_id, fingerprint(files), source, pooler.prompt, supports_lora)
+    return EmbeddingParts(
+        files.model_id,
+        fingerprint(files),
+        source,
+        pooler.prompt,
+        supports_lora,
+        templated=pooler.templated,
+    )
 
 
 def tokenizer_files(files: ModelFiles, vocab: int, form: TextForm = "as given") -> TokenizerFiles:

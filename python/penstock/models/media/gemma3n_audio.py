@@ -52,15 +52,16 @@ class Gemma3nFeatures:
 
 @lru_cache(maxsize=1)
 def _window() -> npt.NDArray[np.float32]:
-    """Return the periodic Hann window."""
-    return np.hanning(_FRAME + 1)[:-1].astype(np.float32)
+    """Return the periodic Hann window. Its cosines are float32, as those of transformers are."""
+    angles = 2 * np.pi * np.arange(_FRAME, dtype=np.float32) / _FRAME
+    return (0.5 * (1 - np.cos(angles))).astype(np.float32)
 
 
 @lru_cache(maxsize=4)
 def _filters(mels: int) -> Doubles:
     """Return triangular filters [_FFT // 2 + 1, mels] on HTK's scale."""
-    ends = [2595 * np.log10(1 + hertz / 700) for hertz in (_LOWEST_HZ, _HIGHEST_HZ)]
-    edges = 700 * (10 ** (np.linspace(*ends, mels + 2) / 2595) - 1)
+    lowest, highest = (2595 * np.log10(1 + hertz / 700) for hertz in (_LOWEST_HZ, _HIGHEST_HZ))
+    edges = 700 * (10 ** (np.linspace(lowest, highest, mels + 2) / 2595) - 1)
     frequencies = np.linspace(0, SAMPLING_RATE / 2, _FFT // 2 + 1)
     slopes = edges[None, :] - frequencies[:, None]
     widths = np.diff(edges)

@@ -152,6 +152,7 @@ class EmbeddingParts:
     - `prompt`: precedes every text.
     - `supports_lora`: adapters can be loaded. Only decoders support adapters.
     - `template`: the prompt for pairs of texts, if the tokenizer does not join the texts itself.
+    - `templated`: the chat template renders every input, with `prompt` as the system's message.
     """
 
     model_id: str
@@ -160,3 +161,4 @@ class EmbeddingParts:
     prompt: str
     supports_lora: bool
     template: PairTemplate | None = None
+    templated: bool = False

@@ -203,10 +203,10 @@ class Gemma3nAudioTower(Generic[Tensor]):
         self, ops: Ops[Any], features: Floats, budget: PieceBudget
     ) -> Generator[None, None, Floats]:
         """Return the positions of a recording: [frames, mels] -> [rows, W]."""
-        grid = features.shape
+        grid = len(features), features.shape[1]
         x = np.append(features.reshape(-1), np.float32(0))[:, None]
         for weight, norm in self._convolutions:
-            taps = taps_of(*grid, first=0)
+            taps = taps_of(grid[0], grid[1], first=0)
             made = np.empty((len(taps), len(norm)), np.float32)
             for at in budget.slices(len(taps), 2 * TAPS**2 * x.shape[1] * len(norm)):
                 columns = x[taps[at]].reshape(-1, TAPS**2 * x.shape[1])

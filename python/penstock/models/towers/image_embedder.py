@@ -10,7 +10,6 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 
 from penstock.kernels.ops_interface import Ops, StepInputs
-from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.rope import identity_table
 from penstock.models.media.prepared import MediaKind, PreparedMedia
@@ -21,7 +20,7 @@ from penstock.models.towers.packed_layers import Norm
 from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.position_grids import PositionGrids, PositionScheme
 from penstock.models.towers.tower import EncodedMedia
-from penstock.models.towers.tower_weights import Floats, TowerTensors, WeightType
+from penstock.models.towers.tower_weights import Floats, TowerTensors, WeightType, tower_linear
 from penstock.models.towers.vision_spec import VisionActivation, VisionSpec
 from penstock.models.towers.vision_tower import PatchRows, VisionTower
 from penstock.models.towers.vision_weights import TowerNorm, VisionNames, VisionWeights
@@ -91,7 +90,7 @@ class ProbeHead:
         return _ProbePooling(
             query=query[None].astype(np.float32),
             heads=(spec.num_heads, spec.num_heads, spec.head_dim),
-            qkv=ops.pack_linear(Linear((matrix,), bias)),
+            qkv=ops.pack_linear(tower_linear((matrix,), bias)),
             output=ops.pack_linear(tensors.linear([f"{name}attention.out_proj"], biased=True)),
             norm=_norm(ops, tensors, f"{name}layernorm", spec.norm_eps),
             up=ops.pack_linear(tensors.linear([f"{name}mlp.fc1"], biased=True)),

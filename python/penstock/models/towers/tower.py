@@ -69,7 +69,7 @@ class TowerSpec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Modality:
+class MediaMode:
     """The changes to a request with media of `kind`.
 
     - `adapter`: the folder of the adapter that the language model then uses; None: no adapter.
@@ -85,8 +85,8 @@ class Modality:
 @dataclass(frozen=True, slots=True)
 class MediaSpec:
     """The media side of a model: the processor and the towers, as read from the model's files.
-    `modalities`: the first one whose kind a request has applies to the request."""
+    `modes`: the first one whose kind a request has applies to the request."""
 
     processor: MediaProcessor
     towers: tuple[TowerSpec, ...]
-    modalities: tuple[Modality, ...] = ()
+    modes: tuple[MediaMode, ...] = ()

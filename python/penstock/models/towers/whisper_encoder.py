@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.ops_interface import Ops
-from penstock.kernels.weights import Dense, Linear
+from penstock.kernels.weights import Dense
 from penstock.models.towers.audio_layers import AudioLayers, PackedNorm
 from penstock.models.towers.audio_spec import WhisperEncoderSpec
 from penstock.models.towers.piece_budget import PieceBudget
-from penstock.models.towers.tower_weights import TowerTensors
+from penstock.models.towers.tower_weights import TowerTensors, tower_linear
 
 Tensor = TypeVar("Tensor")
 Floats = npt.NDArray[np.float32]
@@ -95,4 +95,4 @@ def _packed_convolution(tensors: TowerTensors, ops: Ops[Any], name: str) -> Any:
     weight = tensors.flattened(f"{name}.weight")
     taps = weight.data.reshape(len(weight.data), -1, _TAPS).swapaxes(1, 2)
     matrix = Dense(np.ascontiguousarray(taps).reshape(len(taps), -1), weight.dtype)
-    return ops.pack_linear(Linear((matrix,), tensors.vector(f"{name}.bias")))
+    return ops.pack_linear(tower_linear((matrix,), tensors.vector(f"{name}.bias")))

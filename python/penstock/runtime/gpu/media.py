@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from penstock.kernels.ops_interface import MediaRows, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.models.towers.tower import EncodedMedia
+from penstock.runtime.gpu.cuda_graphs import CudaCapturer
 from penstock.runtime.gpu.host_transfers import HostTransfers
+from penstock.runtime.gpu.tower_graphs import TowerGraphs
 from penstock.runtime.media import TowerMedia, tower_media
 from penstock.runtime.media_rows import MediaTable
 from penstock.scheduler.types import Chunk, StepPlan
@@ -115,16 +118,23 @@ class DeviceMedia:
 
 
 def device_towers(
-    model: LoadedModel, ops: TorchOps, stream: Any
+    model: LoadedModel, ops: TorchOps, stream: Any, *, graphs: bool = True
 ) -> TowerMedia[torch.Tensor] | None:
     """Pack the towers of a model for a device. Return None for a model without towers. `stream`:
-    see `launching`."""
-
-    def as_rows(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(ops.dtype).clone(memory_format=torch.contiguous_format)
-
-    def is_finite(rows: torch.Tensor) -> bool:
-        return bool(torch.isfinite(rows).all())
-
+    see `launching`. `graphs`: False launches their layers kernel by kernel."""
     device = torch.device(ops.device)
-    return tower_media(model, ops, as_rows, lambda: launching(device, stream), is_finite)
+    if graphs and device.type == "cuda":
+        ops.layer_graphs = TowerGraphs(CudaCapturer(stream))
+    return tower_media(
+        model, ops, partial(kept_rows, ops), partial(launching, device, stream), all_finite
+    )
+
+
+def kept_rows(ops: TorchOps, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tower's result on the device, in the type of activations."""
+    return tensor.to(ops.dtype).clone(memory_format=torch.contiguous_format)
+
+
+def all_finite(rows: torch.Tensor) -> bool:
+    """Return whether all numbers of a tensor are finite. Waits for the device."""
+    return bool(torch.isfinite(rows).all())

@@ -32,6 +32,7 @@ from penstock.runtime.gpu.load import build_runtime, open_device, plan_sizes
 from penstock.runtime.gpu.memory import DeviceMemoryPlan
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.gpu.sampler import FollowerSampler, LeaderSampler
+from penstock.runtime.own_adapters import with_own_adapters
 from penstock.runtime.ranks.follower import receive_tokens
 from penstock.runtime.ranks.messages import (
     Channel,
@@ -71,6 +72,7 @@ def start_tensor_parallel_runtime(
         )
     bits = integer_bits(settings)
     model = load_model(files, settings.dtype, float8="float8", bits=bits)
+    settings = with_own_adapters(settings, model.media_spec)
     shard = shard_model(model, 0, len(devices))
     opened = _open(settings, devices[0])
     with ExitStack() as undo:

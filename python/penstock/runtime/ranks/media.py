@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.models.media.prepared import MediaKind, PreparedMedia
-from penstock.models.towers.tower import EncodedMedia
+from penstock.models.towers.piece_budget import PieceBudget
+from penstock.models.towers.tower import EncodedMedia, MediaMode
 from penstock.runtime.gpu.media import DeviceMedia
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.gpu.sampler import Broadcast
@@ -35,13 +36,18 @@ class TensorParallelMedia:
         return self._towers.kinds
 
     @property
+    def modes(self) -> tuple[MediaMode, ...]:
+        """See MediaSpec."""
+        return self._towers.modes
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of a row on each device."""
         return self._towers.row_bytes
 
-    def encode(self, media: PreparedMedia) -> Encoding:
+    def encode(self, media: PreparedMedia, budget: PieceBudget) -> Encoding:
         """Encode an item on rank 0; see `RuntimeMedia.encode`."""
-        return self._towers.encode(media)
+        return self._towers.encode(media, budget)
 
     def keep(self, digest: bytes, encoded: EncodedMedia[Any]) -> None:
         """Make an encoded item available to the steps of every rank; see `RuntimeMedia.keep`."""

@@ -1,5 +1,7 @@
 /** Keyboard shortcuts of the page, and their list for the dialog that explains them. */
 
+import { onMount } from "svelte";
+
 export interface Shortcut {
   /** Such as "mod+k" or "mod+shift+o"; `mod` is Command on a Mac, else Control. */
   keys: string;
@@ -9,7 +11,7 @@ export interface Shortcut {
 
 const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 
-let active = $state<Shortcut[]>([]);
+let active = $state.raw<Shortcut[]>([]);
 
 export const shortcuts = {
   get list(): readonly Shortcut[] {
@@ -19,9 +21,9 @@ export const shortcuts = {
 
 /** Offer shortcuts while the component that calls this is on the page. */
 export function useShortcuts(...offered: Shortcut[]): void {
-  $effect(() => {
-    active.push(...offered);
-    return () => (active = active.filter((one) => !offered.some(({ keys }) => keys === one.keys)));
+  onMount(() => {
+    active = [...active, ...offered];
+    return () => (active = active.filter((shortcut) => !offered.includes(shortcut)));
   });
 }
 

@@ -1,4 +1,4 @@
-"""Applies the modalities of a model to requests: adapters for images or recordings, and other
+"""Applies the modes of a model to requests: adapters for images or recordings, and other
 encodings of media beside them."""
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from penstock.base.errors import InvalidRequest, ModelError
 from penstock.engine.adapters.null_slot_cache import SlotCache
 from penstock.engine.adapters.slot_cache import unknown_revision
 from penstock.engine.types import AdapterSource, AdapterState, MediaItem, TokenRequest
-from penstock.models.towers.tower import Modality
+from penstock.models.towers.tower import MediaMode
 
 _OWN: Final = "own:"
 """Precedes the kind in the revisions of a model's own adapters. Revisions of clients are hashes."""
 
 
 @dataclass(frozen=True, slots=True)
-class RequestModalities:
-    """The modalities of a model, see `MediaSpec.modalities`."""
+class RequestModes:
+    """The modes of a model, see `MediaSpec.modes`."""
 
-    all: tuple[Modality, ...] = ()
+    all: tuple[MediaMode, ...] = ()
 
     def load(self, cache: SlotCache, woken_by: Callable[[Callable[[], None]], None]) -> None:
         """Load the adapters and return when all are in memory, where they stay.
@@ -36,7 +36,7 @@ class RequestModalities:
         """
         ready = threading.Event()
         woken_by(ready.set)
-        sources = [source for modality in self.all for source in _sources(modality)]
+        sources = [source for mode in self.all for source in _sources(mode)]
         loads = [cache.add(source) for source in sources]
         while not all(load.done() for load in loads):
             ready.wait()
@@ -49,25 +49,25 @@ class RequestModalities:
                 raise ModelError(f"{source.folder}: {error}") from None
 
     def applied(self, request: TokenRequest) -> TokenRequest:
-        """Return the request with the changes of its modality. Raises InvalidRequest if it names an
+        """Return the request with the changes of its mode. Raises InvalidRequest if it names an
         adapter in addition to that of its media, or an adapter of the model."""
         if request.adapter.startswith(_OWN):
             raise unknown_revision()
         kinds = {item.media.kind for item in request.media}
-        modality = next((one for one in self.all if one.kind in kinds), None)
-        if modality is None:
+        mode = next((one for one in self.all if one.kind in kinds), None)
+        if mode is None:
             return request
         adapter = request.adapter
-        for source in _sources(modality):
+        for source in _sources(mode):
             if adapter:
                 raise InvalidRequest(
-                    f"the model uses an adapter of its own for requests with {modality.kind};"
+                    f"the model uses an adapter of its own for requests with {mode.kind};"
                     " leave `adapter` out",
                     field="adapter",
                     code="unsupported_value",
                 )
             adapter = source.revision
-        media = tuple(_encoded_for(item, modality) for item in request.media)
+        media = tuple(_encoded_for(item, mode) for item in request.media)
         return msgspec.structs.replace(request, adapter=adapter, media=media)
 
 
@@ -76,16 +76,16 @@ def client_states(states: Sequence[AdapterState]) -> tuple[AdapterState, ...]:
     return tuple(state for state in states if not state.revision.startswith(_OWN))
 
 
-def _sources(modality: Modality) -> tuple[AdapterSource, ...]:
-    if modality.adapter is None:
+def _sources(mode: MediaMode) -> tuple[AdapterSource, ...]:
+    if mode.adapter is None:
         return ()
-    return (AdapterSource(_OWN + modality.kind, str(modality.adapter), pinned=True),)
+    return (AdapterSource(_OWN + mode.kind, str(mode.adapter), pinned=True),)
 
 
-def _encoded_for(item: MediaItem, modality: Modality) -> MediaItem:
-    """Return an item with the number that the modality appends to its layout. Its digest changes,
+def _encoded_for(item: MediaItem, mode: MediaMode) -> MediaItem:
+    """Return an item with the number that the mode appends to its layout. Its digest changes,
     because its rows do."""
-    number = dict(modality.layouts).get(item.media.kind)
+    number = dict(mode.layouts).get(item.media.kind)
     if number is None:
         return item
     media = msgspec.structs.replace(item.media, layout=(*item.media.layout, number))
