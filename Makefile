@@ -114,4 +114,4 @@ wheel: $(if $(CUDA),$(VENV)/.compilers) | $(BIN)/pip  ## Build a wheel into dist
 		-C cmake.define.PENSTOCK_KERNELS=$(CURDIR)/build/kernels,.)
 
 clean:  ## Remove builds and the virtual environment
-	rm -rf build dist $(VENV)
+	rm -rf build dist $(VENV) python/penstock/api/ui/dist python/penstock/api/ui/web/node_modules

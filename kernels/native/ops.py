@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from penstock import _native
 from penstock.kernels.isa.instruction_sets import IsaSelection
+from penstock.kernels.layer_graphs import LayerGraphs
 from penstock.kernels.lora_slots import AdapterSlots, SlotSizes
 from penstock.kernels.native.adjust_operands import adjust_operands
 from penstock.kernels.native.backend import CallBackend, EagerBackend, PlanRecorder
@@ -38,6 +39,8 @@ Pool = _native.ThreadPool
 class BackendOps(Generic[Tensor]):
     """The ops over any `CallBackend`, as `kernels.ops_interface.Ops` specifies them. Ops without a
     method here come from `row_ops`."""
+
+    layer_graphs: LayerGraphs | None = None
 
     if TYPE_CHECKING:
 

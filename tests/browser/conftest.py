@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 import pytest
 
-from tests.e2e.conftest import RunningServer, default_model
+from tests.e2e.conftest import RunningServer, default_model, start_server
 
 pytest.importorskip("playwright", reason="needs the Python package playwright")
 from playwright.sync_api import (
@@ -31,7 +31,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-__all__ = ["default_model"]
+__all__ = ["default_model", "start_server"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = (sys.executable, str(ROOT / "packaging/build_page.py"))

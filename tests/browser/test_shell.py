@@ -120,6 +120,16 @@ def test_the_sidebar_of_a_phone_closes_by_itself(
     expect(page.get_by_role("navigation")).to_have_count(0)
 
 
+def test_the_sidebar_of_a_phone_takes_the_focus_and_gives_it_back(
+    visit: Callable[..., Visitor], server: RunningServer
+) -> None:
+    page = visit(server, size=PHONE).open()
+    page.get_by_role("button", name="Show sidebar").press("Enter")
+    expect(page.get_by_role("link", name="Penstock")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Show sidebar")).to_be_focused()
+
+
 def test_a_menu_works_by_keyboard(visitor: Visitor) -> None:
     page = visitor.open()
     button = page.get_by_role("button", name="Colours")
@@ -177,3 +187,21 @@ def test_a_large_screen_shows_the_sidebar_again(
     expect(page.get_by_role("navigation")).to_have_count(0)
     page.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
     expect(page.get_by_role("navigation")).to_be_visible()
+
+
+def test_the_page_survives_a_restart_of_the_server(
+    visit: Callable[..., Visitor],
+    start_server: Callable[..., RunningServer],
+    built_page: None,
+) -> None:
+    first = start_server()
+    port = first.url.rpartition(":")[2]
+    visitor = visit(first)
+    visitor.expect_errors("ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET")
+    page = visitor.open()
+    lost = page.get_by_text("The server does not answer.")
+    first.stop()
+    page.evaluate("dispatchEvent(new Event('online'))")  # instead of the next regular question
+    expect(lost).to_be_visible()
+    start_server("--port", port)
+    expect(lost).to_have_count(0)

@@ -141,7 +141,7 @@ CASES = {
             "image_grid_pinpoints": [[28 * i, 28 * j] for i in range(1, 6) for j in range(1, 6)],
             "vision_aspect_ratio": "anyres_max_4",
         },
-        ("pixel_values", "image_sizes"),
+        ("pixel_values", "image_sizes", "batch_num_images"),
     ),
     "idefics3": Case(
         "Idefics3",

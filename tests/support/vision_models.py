@@ -15,6 +15,7 @@ from penstock import _native
 from penstock.kernels.native.ops import NativeOps
 from penstock.models.families import registry
 from penstock.models.media.prepared import PreparedMedia
+from penstock.models.media.processor import MediaAmongOthers, MediaProcessor
 from penstock.models.media.tiles import TileLayout
 from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower import MediaSpec, Tower
@@ -87,6 +88,13 @@ def media_spec(folder: Path) -> MediaSpec:
     spec = registry.media_spec_of_folder(folder)
     assert spec is not None
     return spec
+
+
+def shown_among(processor: MediaProcessor, media: PreparedMedia, images: int) -> PreparedMedia:
+    """Return an item as it is shown in a prompt with this number of images."""
+    if isinstance(processor, MediaAmongOthers):
+        return processor.among(media, images)
+    return media
 
 
 def native_ops(threads: int = 2) -> NativeOps:

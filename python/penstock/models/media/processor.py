@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,15 @@ class PlacedMedia:
     media: PreparedMedia
     expansion: Expansion
     start: int
+
+
+@runtime_checkable
+class MediaAmongOthers(Protocol):
+    """A processor whose images depend on the number of images in the prompt."""
+
+    def among(self, media: PreparedMedia, images: int) -> PreparedMedia:
+        """Return an item as it is shown in a prompt with this number of images: the item itself,
+        or an item that this number and the item determine."""
 
 
 class MediaProcessor(Protocol):

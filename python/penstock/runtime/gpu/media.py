@@ -20,7 +20,9 @@ from penstock.kernels.ops_interface import MediaRows, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.models.towers.tower import EncodedMedia
+from penstock.runtime.gpu.cuda_graphs import CudaCapturer
 from penstock.runtime.gpu.host_transfers import HostTransfers
+from penstock.runtime.gpu.tower_graphs import TowerGraphs
 from penstock.runtime.media import TowerMedia, tower_media
 from penstock.runtime.media_rows import MediaTable
 from penstock.scheduler.types import Chunk, StepPlan
@@ -116,12 +118,13 @@ class DeviceMedia:
 
 
 def device_towers(
-    model: LoadedModel, ops: TorchOps, stream: Any
+    model: LoadedModel, ops: TorchOps, stream: Any, *, graphs: bool = True
 ) -> TowerMedia[torch.Tensor] | None:
     """Pack the towers of a model for a device. Return None for a model without towers. `stream`:
-    see `launching`."""
-
+    see `launching`. `graphs`: False launches their layers kernel by kernel."""
     device = torch.device(ops.device)
+    if graphs and device.type == "cuda":
+        ops.layer_graphs = TowerGraphs(CudaCapturer(stream))
     return tower_media(
         model, ops, partial(kept_rows, ops), partial(launching, device, stream), all_finite
     )

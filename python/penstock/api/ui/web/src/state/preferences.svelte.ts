@@ -11,6 +11,8 @@ export const preferences = {
   sidebar: new Stored("sidebar", true, isBoolean),
   /** Whether Enter sends a message; else it starts a line, and Ctrl+Enter sends. */
   enterSends: new Stored("enter-sends", true, isBoolean),
+  /** Whether answers with log-probabilities show their tokens instead of Markdown. */
+  showTokens: new Stored("show-tokens", true, isBoolean),
   /** The settings with which a new chat starts. */
   newChat: new Stored<ChatSettings>("new-chat", {}, isObject),
 };
