@@ -92,6 +92,7 @@ class MarkdownView(PlainView):
 
     def end(self) -> None:
         self.pause()
+        self._console.print()
 
     def _take_complete_blocks(self) -> list[str]:
         """Remove the complete blocks from the text and return them. The last block may still
