@@ -11,6 +11,7 @@ from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
 from penstock.models.configuration.media_config import read_model_config, text_width, token_name
 from penstock.models.configuration.phi4_media import AudioConfig, VisionConfig
+from penstock.models.hub.folder_files import ADAPTERS
 from penstock.models.media.audio_processor import AudioProcessor
 from penstock.models.media.image_config import ImageConfig, read_image_config, square_or_sides
 from penstock.models.media.image_processor import ImageProcessor
@@ -26,8 +27,6 @@ from penstock.models.towers.tower import MediaMode, MediaSpec
 _ROOT: Final = "model.embed_tokens_extend."
 _IMAGES: Final = f"{_ROOT}image_embed."
 _MOST_TILES: Final = 144
-ADAPTERS: Final = ("vision-lora", "speech-lora")
-"""The folders of the adapters for requests with images, and for others with recordings."""
 
 
 class Config(msgspec.Struct):
@@ -75,11 +74,12 @@ def media_of(
 
 
 def modes(folder: Path) -> tuple[MediaMode, ...]:
-    """Return the adapters of a folder. Recordings beside images are projected in another way."""
-    seen, heard = (
-        folder / name if (folder / name / "adapter_config.json").exists() else None
-        for name in ADAPTERS
-    )
+    """Return the adapters of a folder. Recordings beside images are projected in another way.
+    Raises ModelError if one is missing."""
+    seen, heard = (folder / name for name in ADAPTERS)
+    for adapter in (seen, heard):
+        if not (adapter / "adapter_config.json").exists():
+            raise ModelError(f"{adapter}: adapter_config.json is missing: the model needs it")
     return MediaMode("image", seen, (("audio", 1),)), MediaMode("audio", heard)
 
 
