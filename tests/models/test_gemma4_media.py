@@ -13,7 +13,7 @@ import torch
 from mmproj_export import Conversion, convert_gemma4, export
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
-from tower_runner import encode, encode_with, random_weights
+from tower_runner import check_pieces, encode, encode_with, random_weights
 from transformers.models.gemma4.configuration_gemma4 import Gemma4VisionConfig
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.gemma4.modeling_gemma4 import (
@@ -108,6 +108,12 @@ def test_rows_of_images_equal_those_of_transformers(model: Any, size: tuple[int,
     rows = encode(spec, folder, spec.processor.image(picture(*size))).rows
     wanted = expected(tower, embedder, picture(*size))
     np.testing.assert_allclose(rows, wanted, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_rows_do_not_depend_on_the_sizes_of_pieces(model: Any) -> None:
+    folder, *_ = model
+    spec = gemma4.read_folder(folder)
+    check_pieces(spec, folder, spec.processor.image(picture(*SIZES[-1])))
 
 
 def test_frames_are_images_of_their_own_after_their_times(model: Any) -> None:
@@ -209,6 +215,12 @@ def test_rows_of_unified_equal_those_of_transformers(unified: Any, size: tuple[i
     wanted = embedder(pixels[None], places[None]).pooler_output[0].numpy()
     ours = encode(spec, folder, media).rows
     np.testing.assert_allclose(ours, wanted, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_rows_of_unified_do_not_depend_on_the_sizes_of_pieces(unified: Any) -> None:
+    folder, _ = unified
+    spec = gemma4_unified.read_folder(folder)
+    check_pieces(spec, folder, spec.processor.image(picture(*SIZES[-1])))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 from tests.support.vision_cases import CASES
 from tests.support.vision_models import (
@@ -28,7 +29,7 @@ def rows_of(folder: Path, dtype: Any) -> np.ndarray[Any, Any]:
     (tower,) = spec.towers
     ops = native_ops()
     built = tower.open(SafetensorsFolder(folder), dtype).build(ops)
-    encoded, _ = drained(built.encode(ops, spec.processor.image(picture(70, 50))))
+    encoded, _ = drained(built.encode(ops, spec.processor.image(picture(70, 50)), PieceBudget()))
     return np.asarray(encoded.rows)
 
 

@@ -48,6 +48,14 @@ async def refused(server: Serving, **body: Any) -> dict[str, Any]:
     return answer.json()["error"]
 
 
+async def test_the_model_card_says_that_the_model_embeds_texts(server: Serving) -> None:
+    card = (await server.http.get(f"/v1/models/{MODEL}")).json()
+    assert card["architecture"] == {
+        "input_modalities": ["text"],
+        "output_modalities": ["embeddings"],
+    }
+
+
 async def test_answer_has_the_shape_of_the_reference_api(server: Serving) -> None:
     answer = (await server.http.post(URL, json={"input": "a b c"})).json()
     (entry,) = answer.pop("data")
@@ -205,6 +213,15 @@ async def test_the_official_client_gets_numbers_from_both_encodings(server: Serv
     assert by_default.usage.prompt_tokens == 7
     for ours, other in zip(by_default.data, as_floats.data, strict=True):
         assert np.allclose(ours.embedding, other.embedding, atol=1e-7)
+    named = await server.openai.embeddings.create(model="default", input="c", user="u")
+    assert np.allclose(named.data[0].embedding, by_default.data[1].embedding, atol=1e-7)
+    long = " ".join("abc" * 20)
+    cut = await server.openai.embeddings.create(
+        model="default", input=long, extra_body={"truncate_sequence": True}
+    )
+    assert cut.usage.prompt_tokens == 16
+    with pytest.raises(openai.BadRequestError, match="this model takes 16 tokens"):
+        await server.openai.embeddings.create(model="default", input=long)
     with pytest.raises(openai.BadRequestError) as refusal:
         await server.openai.embeddings.create(model="default", input="a", dimensions=8)
     assert refusal.value.param == "dimensions"

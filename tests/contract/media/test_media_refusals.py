@@ -106,6 +106,13 @@ async def test_a_file_of_another_kind_stays_a_text(llava: Path) -> None:
     assert answer.usage is not None and answer.usage.prompt_tokens > 20
 
 
+async def test_urls_of_files_are_refused_in_chat(llava: Path) -> None:
+    by_url = {"type": "file", "file": {"file_url": "https://example.com/a.png"}}
+    async with media_server(llava) as served:
+        found = await refused(served, text_part(), by_url)
+    assert found[0] == 400 and found[2] == "messages[0].content[1].file.file_url"
+
+
 async def test_urls_of_private_addresses_are_not_fetched(llava: Path) -> None:
     with serving_files(Files()) as pages:
         pages.add("/red.png", RED, "image/png")

@@ -145,6 +145,7 @@ async def test_the_model_card_lists_the_voices(server: Serving) -> None:
     card = (await server.http.get(f"/v1/models/{MODEL}")).json()
     assert card["voices"] == ["high", "low"]
     assert card["max_model_len"] is None
+    assert card["architecture"] == {"input_modalities": ["text"], "output_modalities": ["speech"]}
 
 
 async def test_unknown_model_is_not_found(server: Serving) -> None:
@@ -226,8 +227,14 @@ async def test_official_client_reads_and_streams_speech(server: Serving) -> None
         model=MODEL, voice="high", input="One two. Six.", response_format="pcm"
     ) as streamed:
         assert await streamed.read() == samples_of(3, 4, 4)
-    with pytest.raises(openai.BadRequestError, match='must be "pcm" or "wav", not "mp3"'):
-        await speech.create(model=MODEL, voice="low", input="One", response_format="mp3")
+    told = await speech.create(
+        model=MODEL, voice="any", input="One", response_format="wav", instructions="Whisper."
+    )
+    assert told.content[HEADER_BYTES:] == samples_of(3)
+    refused_forms: tuple[Any, ...] = ("mp3", "opus", "aac", "flac")
+    for form in refused_forms:
+        with pytest.raises(openai.BadRequestError, match=f'must be "pcm" or "wav", not "{form}"'):
+            await speech.create(model=MODEL, voice="low", input="One", response_format=form)
 
 
 @pytest.mark.parametrize(

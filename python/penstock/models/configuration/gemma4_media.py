@@ -16,11 +16,11 @@ from penstock.models.media.image_config import (
     BICUBIC,
     Channels,
     ImageConfig,
-    has_video_config,
     read_image_config,
     read_video_config,
 )
 from penstock.models.media.image_processor import ImageProcessor
+from penstock.models.media.processor_files import has_video_config
 from penstock.models.media.tiles import Normalization
 
 START, END, IMAGE, VIDEO = "<|image>", "<image|>", "<|image|>", "<|video|>"

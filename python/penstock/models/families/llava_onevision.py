@@ -1,5 +1,6 @@
 """LLaVA-OneVision: LLaVA-NeXT with SigLIP, whose rows are shrunk if an image has many, and videos,
-whose frames are shrunk to a quarter of their rows."""
+whose frames are shrunk to a quarter of their rows. Only an image that is alone in its prompt is cut
+into tiles."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
 from penstock.models.configuration.media_config import TOWER_ROOTS, read_model_config, token_name
 from penstock.models.configuration.vision_config import vision_of
-from penstock.models.families.llava import LlavaConfig
+from penstock.models.families.llava import LlavaConfig, single_tile
 from penstock.models.families.llava_next import (
     LlavaNextImageConfig,
     anyres_rule,
@@ -98,6 +99,8 @@ def read_folder(folder: Path) -> MediaSpec:
         most_tiles=max(tower.most_tiles, MOST_FRAMES),
         arrangement=AnyresArrangement(rule, video_grid),
     )
+    mean = images.normalization(where).mean
+    background = (int(mean[0] * 255), int(mean[1] * 255), int(mean[2] * 255))
     processor = ImageProcessor(
         token_name(folder, "image_token", "<image>"),
         config.image_token,
@@ -107,6 +110,7 @@ def read_folder(folder: Path) -> MediaSpec:
         video_token=token_name(folder, "video_token", "<video>"),
         video_row_token=config.video_token,
         sampling=OnevisionFrames(MOST_FRAMES, 0.0, rule.tile, images.resample),
+        beside=replace(single_tile(images, where), background=background),
     )
     return MediaSpec(processor, (tower,))
 

@@ -86,8 +86,10 @@ class AnyresRows:
         """See Marking."""
         if media.kind == "video":
             return (len(layout.grids) * self.video_grid[0] * self.video_grid[1] + 1,)
-        high, wide = self.rule.of(image_size(layout.extra)).final
         base = self.rule.grid[0] * self.rule.grid[1]
+        if len(layout.grids) == 1:  # an image beside others, which ends with one learned row
+            return (base + 1,)
+        high, wide = self.rule.of(image_size(layout.extra)).final
         return (base + high * (wide + 1),)
 
 

@@ -33,6 +33,15 @@ class AudioLayersSpec:
     def head_dim(self) -> int:
         return self.width // self.heads
 
+    @property
+    def qkv_operations(self) -> int:
+        """The operations of the queries, keys and values of a row."""
+        return 6 * self.width**2
+
+    def feed_operations(self, seen: int) -> int:
+        """Return the operations of the rest of a layer for a row that attends to `seen` rows."""
+        return 2 * self.width * (self.width + 2 * self.intermediate + 2 * seen)
+
     def check(self, where: str) -> None:
         """Check the sizes. Raises ModelError that starts with `where`."""
         limits = {

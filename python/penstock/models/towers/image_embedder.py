@@ -15,8 +15,9 @@ from penstock.models.decoder.rope import identity_table
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.media.tiles import Normalization, TileLayout
 from penstock.models.towers.activation import activate
-from penstock.models.towers.attention_groups import empty_cache, pieces_of
+from penstock.models.towers.attention_groups import AttentionGroups, empty_cache
 from penstock.models.towers.packed_layers import Norm
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.position_grids import PositionGrids, PositionScheme
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import Floats, TowerTensors, WeightType, tower_linear
@@ -172,14 +173,14 @@ class ImageEmbedder(Generic[Tensor]):
         self._positions = positions
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
         """See Tower. The result has one row."""
         (grid,) = TileLayout.of(media).grids
         positions = None if self._positions is None else self._positions.rows(grid)
-        patches = self._spec.normalization.apply(media.array())
+        patches = self._spec.normalization.rows(media.array())
         rows = PatchRows(patches, ((len(patches),),), positions)
-        states = yield from self._vision.states(ops, rows)
+        states = yield from self._vision.states(ops, rows, budget)
         return EncodedMedia(ops.l2_normalize(self._pooling.pool(ops, states.last)))
 
 
@@ -205,7 +206,7 @@ class _ProbePooling(Generic[Tensor]):
 
     def pool(self, ops: Ops[Tensor], states: Any) -> Tensor:
         count = len(states)
-        (whole,) = pieces_of(ops, (count,), count, np.zeros(count, np.int32))
+        whole = AttentionGroups(ops, (count,), np.zeros(count, np.int32)).piece(slice(0, count))
         cache = empty_cache(ops, ((count,),), self.heads[0], self.heads[2])
         table = ops.constant(identity_table(1))
         ops.rope_cache(ops.linear(states, self.qkv), table, whole.inputs, cache, self.heads, None)
