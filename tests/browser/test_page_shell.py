@@ -44,7 +44,7 @@ def test_the_shell_has_no_serious_fault(
         assert faults_of(page) == []
 
 
-@SIZES
+@pytest.mark.parametrize("size", [DESKTOP, PHONE, (360, 640)], ids=str)
 def test_a_page_is_never_wider_than_the_screen(
     visit: Callable[..., Visitor], server: RunningServer, size: tuple[int, int]
 ) -> None:
