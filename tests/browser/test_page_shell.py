@@ -89,6 +89,7 @@ def test_an_unknown_address_leads_back_to_the_chat(visitor: Visitor) -> None:
 
 def test_the_chosen_colours_outlast_a_reload_and_reach_other_tabs(visitor: Visitor) -> None:
     page, other = visitor.open(), visitor.open()
+    page.bring_to_front()  # Chromium paints the tab in front only
     light = background(page)
     dark = choose_dark(page)
     assert dark != light
@@ -176,7 +177,7 @@ def test_shortcuts_are_explained_and_work(visitor: Visitor) -> None:
 
 
 def test_the_keyboard_skips_the_sidebar(visitor: Visitor) -> None:
-    page = visitor.open()
+    page = visitor.open("/ui/models")
     page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Skip to the page")).to_be_focused()
     page.keyboard.press("Enter")
