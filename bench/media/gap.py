@@ -38,7 +38,8 @@ class Options:
     - `size`: (height, width) of the images.
     - `images`: how many arrive beside the streams.
     - `streams`: numbers of streams to measure with.
-    - `most_steps`: an image that is not encoded after so many steps is given up; 0: none is.
+    - `most_steps`: an image that is not encoded after this number of steps is given up;
+      0: none is.
     """
 
     size: tuple[int, int]

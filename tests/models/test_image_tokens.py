@@ -207,7 +207,7 @@ def test_several_images_of_onevision_have_one_tile_each(tmp_path: Path) -> None:
     pictures = [picture(*size) for size in SIZES]
     shown = [shown_among(spec.processor, spec.processor.image(p), len(SIZES)) for p in pictures]
     given = images([[Image.fromarray(p) for p in pictures]], return_tensors="np")
-    owner = SimpleNamespace(
+    owner: Any = SimpleNamespace(
         num_image_tokens=16, vision_feature_select_strategy="full", image_token="<image>"
     )
     for number, media in enumerate(shown):

@@ -11,7 +11,8 @@ import transformers
 
 from penstock.dialog import GenerateRequest, Image, Message, Text
 from penstock.generation.media.loader import MediaLoader
-from penstock.generation.prompt.builder import Prompt, PromptBuilder
+from penstock.generation.prompt.builder import PromptBuilder
+from penstock.generation.prompt.context_budget import Prompt
 from penstock.models.media.tiles import TileLayout
 from penstock.models.tokenizer.tokenizer_data import TokenType
 from penstock.text import ChatTemplate

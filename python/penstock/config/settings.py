@@ -62,12 +62,14 @@ class LoraSettings(msgspec.Struct, frozen=True):
     `max_bytes`: the memory for adapters in use; other adapters are read from their files when a
     request needs them.
     `preload`: the adapters that are loaded at the start.
+    `reserved_bytes`: memory that adapters have in any case; for those that belong to the model.
     """
 
     max_adapters: int = 16
     max_rank: int = 256
     max_bytes: int = 8 * 1024**3
     preload: tuple[LoraSource, ...] = ()
+    reserved_bytes: int = 0
 
 
 class EngineSettings(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from penstock.agent import AgentLoop
+from penstock.api.route_table.table import OPERATIONS
 from penstock.generation import Generator
 from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
 from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
@@ -46,6 +47,12 @@ async def refused(server: Serving, **body: Any) -> dict[str, Any]:
     answer = await server.http.post(URL, json=body)
     assert answer.status_code == 400, answer.text
     return answer.json()["error"]
+
+
+async def test_the_example_of_the_explorer_is_answered(server: Serving) -> None:
+    (operation,) = (one for one in OPERATIONS if one.path == URL)
+    answer = await server.http.post(URL, json=operation.example)
+    assert answer.status_code == 200
 
 
 async def test_the_model_card_says_that_the_model_embeds_texts(server: Serving) -> None:

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from penstock.agent import AgentLoop, Runners
+from penstock.api.route_table.table import OPERATIONS
 from penstock.engine.image_maker import ImageMaker
 from penstock.engine.local import LocalEngine
 from penstock.engine.media_core import MediaCore
@@ -256,6 +257,12 @@ async def test_a_text_model_refuses_images(server: Serving) -> None:
     error = await refused(server, prompt="hi", model="writer")
     assert error["message"] == "this model makes no images; name an image model"
     assert (error["param"], error["code"]) == ("model", "unsupported_model")
+
+
+async def test_the_example_of_the_explorer_is_answered(server: Serving) -> None:
+    (operation,) = (one for one in OPERATIONS if one.path == URL)
+    answer = await server.http.post(URL, json=operation.example)
+    assert answer.status_code == 200
 
 
 async def test_the_model_card_says_that_the_model_makes_images(server: Serving) -> None:

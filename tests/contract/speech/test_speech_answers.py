@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from penstock.agent import AgentLoop, Runners
+from penstock.api.route_table.table import OPERATIONS
 from penstock.engine.local import LocalEngine
 from penstock.engine.media_core import MediaCore
 from penstock.engine.speech_maker import SpeechMaker
@@ -139,6 +140,12 @@ async def test_missing_and_wrong_input_is_named(server: Serving) -> None:
     assert long["message"].startswith("`input` must be a string of 1 to 32768 characters")
     other = await refused(server, input="a", stream_format="sse")
     assert other["param"] == "stream_format"
+
+
+async def test_the_example_of_the_explorer_is_answered(server: Serving) -> None:
+    (operation,) = (one for one in OPERATIONS if one.path == URL)
+    answer = await server.http.post(URL, json=operation.example)
+    assert answer.status_code == 200
 
 
 async def test_the_model_card_lists_the_voices(server: Serving) -> None:

@@ -89,8 +89,9 @@ def read_folder(folder: Path) -> MediaSpec:
     images = read_image_config(folder, OnevisionImageConfig)
     vision = vision_of(config.vision_config, where, TOWER_ROOTS)
     pinpoints = images.image_grid_pinpoints or config.image_grid_pinpoints
-    canvases = read_canvases(pinpoints or ONEVISION_CANVASES, vision, where)
-    rule = anyres_rule(canvases, vision, _most_tiles(config.vision_aspect_ratio, where))
+    canvases = read_canvases(pinpoints or ONEVISION_CANVASES, vision.side, where)
+    most_tiles = _most_tiles(config.vision_aspect_ratio, where)
+    rule = anyres_rule(canvases, vision.side, vision.patch, most_tiles)
     video_grid = math.ceil(rule.grid[0] / 2), math.ceil(rule.grid[1] / 2)
     tower = anyres_tower(config, keys, where, vision, images, rule)
     tower = replace(

@@ -53,6 +53,12 @@ class AnyresRule:
     grid: Grid
     most_tiles: int = 0
 
+    @property
+    def most_tiles_of_an_image(self) -> int:
+        """The most tiles of an image, with that of the whole image."""
+        high, wide = self.tile
+        return 1 + max(height // high * (width // wide) for height, width in self.canvases)
+
     def of(self, size: Size) -> AnyresGrid:
         """Return the grid of an image of `size` pixels."""
         canvas = best_canvas(size, self.canvases)

@@ -4,7 +4,7 @@ small and computed with NumPy."""
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from penstock.kernels.ops_interface import Ops
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.towers.conformer_attention import ConformerAttention
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower_weights import TowerTensors
 from penstock.quant.dequantize import dequantize
 
@@ -150,21 +151,45 @@ class ConformerLayer:
             relative=positions @ relative.T,
         )
 
-    def run(self, ops: Ops[Any], x: Floats) -> Generator[None, None, Floats]:
+    def run(self, ops: Ops[Any], x: Floats, budget: PieceBudget) -> Generator[None, None, Floats]:
         """Compute the layer: [N, W] -> [N, W]."""
-        names = self._names
-        x = self._feed(ops, x, names.first)
+        names, width = self._names, self._sizes.width
+        feed = 16 * width**2
+        x = yield from in_pieces(
+            x, width, feed, budget, lambda rows, _: self._feed(ops, rows, names.first)
+        )
+        x = yield from self._attend(ops, x, budget)
+        x = yield from self._convolve(ops, x, budget)
+        return (
+            yield from in_pieces(
+                x,
+                width,
+                feed,
+                budget,
+                lambda rows, _: self._norm(ops, self._feed(ops, rows, names.last), names.last_norm),
+            )
+        )
+
+    def _attend(
+        self, ops: Ops[Any], x: Floats, budget: PieceBudget
+    ) -> Generator[None, None, Floats]:
+        names, width = self._names, self._sizes.width
+
+        def qkv(rows: Floats, _: slice) -> Floats:
+            normed = self._norm(ops, rows, names.attention_norm)
+            return np.concatenate([self._linears[one](ops, normed) for one in names.qkv], axis=1)
+
+        joined = yield from in_pieces(x, 3 * width, 6 * width**2, budget, qkv)
+        q, k, v = (np.ascontiguousarray(part) for part in np.split(joined, 3, axis=1))
+        seen = self._attention(q, k, v)
         yield
-        normed = self._norm(ops, x, names.attention_norm)
-        q, k, v = (self._linears[name](ops, normed) for name in names.qkv)
-        seen = self._linears[names.output](ops, self._attention(q, k, v))
-        x = x + self._norm(ops, seen, names.attention_post_norm)
-        yield
-        x = x + self._convolve(ops, x)
-        yield
-        x = self._feed(ops, x, names.last)
-        yield
-        return self._norm(ops, x, names.last_norm)
+
+        def output(rows: Floats, at: slice) -> Floats:
+            mixed = self._linears[names.output](ops, seen[at])
+            total: Floats = rows + self._norm(ops, mixed, names.attention_post_norm)
+            return total
+
+        return (yield from in_pieces(x, width, 2 * width**2, budget, output))
 
     def _feed(self, ops: Ops[Any], x: Floats, names: FeedNames) -> Floats:
         inner = self._norm(ops, x, names.norm)
@@ -173,21 +198,49 @@ class ConformerLayer:
         total: Floats = x + self._norm(ops, inner, names.post_norm) * _RESIDUAL
         return total
 
-    def _convolve(self, ops: Ops[Any], x: Floats) -> Floats:
-        """Compute the gated convolution over the last `kernel` positions."""
-        names, kernel = self._names, self._sizes.kernel
-        start = self._linears[names.start](ops, self._norm(ops, x, names.convolution_norm))
+    def _convolve(
+        self, ops: Ops[Any], x: Floats, budget: PieceBudget
+    ) -> Generator[None, None, Floats]:
+        """Compute the gated convolution over the last `kernel` positions and add it."""
+        names, kernel, width = self._names, self._sizes.kernel, self._sizes.width
+
+        def first(rows: Floats, _: slice) -> Floats:
+            return self._linears[names.start](ops, self._norm(ops, rows, names.convolution_norm))
+
+        start = yield from in_pieces(x, 2 * width, 4 * width**2, budget, first)
         values, gates = np.split(start, 2, axis=1)
         padded = np.pad(values / (1 + np.exp(-gates)), ((kernel - 1, 0), (0, 0)))
         mixed = np.zeros_like(x)
         for tap in range(kernel):
             mixed += padded[tap : tap + len(x)] * self._taps[:, tap]
-        mixed = _silu(self._norm(ops, mixed, names.middle_norm))
-        return self._linears[names.end](ops, mixed)
+        yield
+
+        def last(rows: Floats, at: slice) -> Floats:
+            inner = _silu(self._norm(ops, mixed[at], names.middle_norm))
+            total: Floats = rows + self._linears[names.end](ops, inner)
+            return total
+
+        return (yield from in_pieces(x, width, 2 * width**2, budget, last))
 
     def _norm(self, ops: Ops[Any], x: Floats, name: str) -> Floats:
         normed: Floats = ops.rms_norm(np.ascontiguousarray(x), self._norms[name], EPS)
         return normed
+
+
+def in_pieces(
+    x: Floats,
+    width: int,
+    row_operations: int,
+    budget: PieceBudget,
+    compute: Callable[[Floats, slice], Floats],
+) -> Generator[None, None, Floats]:
+    """Return the results [N, width] of `compute`, which is called with the rows of each piece of
+    `x` [N, W] and their place."""
+    results = np.empty((len(x), width), np.float32)
+    for at in budget.slices(len(x), row_operations):
+        results[at] = compute(x[at], at)
+        yield
+    return results
 
 
 class _ClippedLinear:

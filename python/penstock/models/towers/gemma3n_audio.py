@@ -187,7 +187,7 @@ class Gemma3nAudioTower(Generic[Tensor]):
     ) -> Generator[None, None, EncodedMedia[Any]]:
         x = yield from self._subsample(ops, media.array(), budget)
         for layer in self._layers:
-            x = yield from layer.run(ops, x)
+            x = yield from layer.run(ops, x, budget)
         kept = x[:: self._spec.reduction][: self._spec.tokens]
         rows = np.repeat(self._padding, self._spec.tokens, axis=0)
         rows[: len(kept)] = self._project(ops, kept, self._norm)

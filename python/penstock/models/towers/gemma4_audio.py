@@ -23,6 +23,7 @@ from penstock.models.towers.conformer_layer import (
     ConformerNames,
     ConformerSizes,
     FeedNames,
+    in_pieces,
 )
 from penstock.models.towers.piece_budget import MOST_ROWS, PieceBudget
 from penstock.models.towers.tower import EncodedMedia
@@ -205,10 +206,17 @@ class ConformerTower(Generic[Tensor]):
     ) -> Generator[None, None, EncodedMedia[Any]]:
         x = yield from self._subsample(ops, media.array(), budget)
         for layer in self._layers:
-            x = yield from layer.run(ops, x)
-        x = ops.linear(x, self._output)
-        x = ops.rms_norm(x, np.ones(self._spec.inner, np.float32), EPS)
-        return EncodedMedia(ops.linear(x, self._projection))
+            x = yield from layer.run(ops, x, budget)
+        spec = self._spec
+        ones = np.ones(spec.inner, np.float32)
+
+        def project(rows: Floats, _: slice) -> Floats:
+            normed = ops.rms_norm(ops.linear(rows, self._output), ones, EPS)
+            projected: Floats = ops.linear(normed, self._projection)
+            return projected
+
+        operations = 2 * spec.inner * (x.shape[1] + spec.outputs)
+        return EncodedMedia((yield from in_pieces(x, spec.outputs, operations, budget, project)))
 
     def _subsample(
         self, ops: Ops[Any], features: Floats, budget: PieceBudget
