@@ -10,10 +10,12 @@ from typing import Final
 
 from bench.harness.machine_facts import facts
 from bench.media.encode import SHAPES, Options, measure, table
+from bench.media.peers import command as peers
 
 DESCRIPTION: Final = """Images, beside transformers in torch, on the same random weights.
 
 encode   a prepared image through tower and projector, in process on both sides, alternating
+peers    beside llama.cpp, mistral.rs and others (`bench media peers --help`)
 
 The peer is a Python with torch and transformers (`bench/peers.md`). It also makes the weights.
 """
@@ -21,6 +23,9 @@ The peer is a Python with torch and transformers (`bench/peers.md`). It also mak
 
 def main() -> None:
     """Measure and print the figures."""
+    if sys.argv[1:2] == ["peers"]:
+        peers.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(
         prog="bench media",
         description=DESCRIPTION,
