@@ -13,15 +13,21 @@ NATIVE := $(shell find csrc CMakeLists.txt -type f 2>/dev/null)
 # An editable install lists its packages: a new package needs a new install.
 PACKAGES := $(shell find python kernels -name __init__.py)
 
+# Sources of the web page.
+PAGE := $(shell find python/penstock/api/ui/web -name node_modules -prune -o -type f -print 2>/dev/null)
+BUILD_PAGE := packaging/build_page.py
+
 # Web search and MCP need the libraries of the extra `agent`.
 TOOLS := $(if $(filter --agent --agentic --enable-search --mcp%,$(ARGS)),$(VENV)/.agent)
 
-.PHONY: serve run setup test test-fast lint types format bench wheel clean help
+.PHONY: serve run setup ui test test-fast lint types format bench wheel clean help
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-serve: $(VENV)/.runtime $(TOOLS)  ## Serve the default model on 0.0.0.0:1234
+# Packages of the page arrive while the kernels compile.
+serve:  ## Serve the default model on 0.0.0.0:1234, with its web page at /ui
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.runtime $(TOOLS) $(VENV)/.page
 	$(BIN)/penstock serve $(ARGS)
 
 run: $(VENV)/.runtime $(TOOLS)  ## Chat in the terminal
@@ -29,14 +35,25 @@ run: $(VENV)/.runtime $(TOOLS)  ## Chat in the terminal
 
 setup: $(VENV)/.dev  ## Install development tools into .venv
 
+ui: | $(BIN)/pip  ## Build the web page, which `make serve` does too
+	$(BIN)/python $(BUILD_PAGE) --required
+
 # The server alone: no torch, no test tools, kernels for this processor only. pip of Debian 12 and
 # Ubuntu 22.04 is too old to pass options to a build. Bytecode is compiled here because many
 # containers forbid Python to write it, and every start would compile all sources again.
-$(VENV)/.runtime: pyproject.toml $(NATIVE) $(PACKAGES)
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+$(VENV)/.runtime: pyproject.toml $(NATIVE) $(PACKAGES) | $(BIN)/pip
 	$(BIN)/pip install -q --disable-pip-version-check 'pip>=23.1'
 	$(BIN)/pip install -q --disable-pip-version-check -e . -C cmake.define.PENSTOCK_ISAS=host
-	$(BIN)/python -m compileall -q python kernels
+	$(BIN)/python -m compileall -q -x node_modules python kernels
+	@touch $@
+
+$(BIN)/pip:
+	$(PYTHON) -m venv $(VENV)
+
+# Without Node the server has no page and says so. The next `make serve` does not try again, `make ui`
+# does.
+$(VENV)/.page: $(PAGE) $(BUILD_PAGE) | $(BIN)/pip
+	@$(BIN)/python $(BUILD_PAGE)
 	@touch $@
 
 # Penstock is installed, so pip adds the libraries of the extra and builds nothing.
@@ -58,6 +75,8 @@ $(VENV)/.compilers: $(VENV)/.runtime
 	@touch $@
 
 test: $(VENV)/.dev lint  ## Run everything that CI runs
+	$(BIN)/python $(BUILD_PAGE) npm test --silent
+	$(BIN)/python $(BUILD_PAGE) --required
 	$(BIN)/ctest --test-dir $$(dirname build/*/CTestTestfile.cmake | tail -n 1) --output-on-failure
 	$(PYTEST) $(ARGS)
 
@@ -67,6 +86,8 @@ test-fast: $(VENV)/.dev  ## Run the tests without the slow suites
 lint: $(VENV)/.dev  ## Run linters, formatters in check mode and type checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python $(BUILD_PAGE) npm run --silent lint
+	$(BIN)/python $(BUILD_PAGE) npm run --silent check
 	$(BIN)/clang-format --dry-run --Werror $$(find csrc -name "*.h" -o -name "*.cc" -o -name "*.cu" -o -name "*.cuh")
 	$(MAKE) --no-print-directory types
 
@@ -81,16 +102,16 @@ types: $(VENV)/.dev  ## Check types with mypy
 format: $(VENV)/.dev  ## Format all sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python $(BUILD_PAGE) npm run --silent format
 	$(BIN)/clang-format -i $$(find csrc -name "*.h" -o -name "*.cc" -o -name "*.cu" -o -name "*.cuh")
 
 bench: $(VENV)/.dev  ## Measure; beside other engines: ARGS="server --peers FOLDER" (bench/peers.md)
 	$(BIN)/python -m bench $(ARGS)
 
-wheel: $(if $(CUDA),$(VENV)/.compilers)  ## Build a wheel into dist/; CUDA=13 builds the CUDA library's
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+wheel: $(if $(CUDA),$(VENV)/.compilers) | $(BIN)/pip  ## Build a wheel into dist/; CUDA=13 builds the CUDA library's
 	$(if $(CUDA),$(BIN)/python -m penstock.kernels.triton.compile.package build/kernels)
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist $(if $(CUDA),packaging/cuda$(CUDA) \
 		-C cmake.define.PENSTOCK_KERNELS=$(CURDIR)/build/kernels,.)
 
 clean:  ## Remove builds and the virtual environment
-	rm -rf build dist $(VENV)
+	rm -rf build dist $(VENV) python/penstock/api/ui/dist python/penstock/api/ui/web/node_modules

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+from penstock.kernels.layer_graphs import LayerGraphs
 from penstock.kernels.lora_slots import AdapterSlots, SlotSizes
 from penstock.kernels.weights import Experts, Linear, Matrix
 
@@ -117,7 +118,11 @@ class Ops(Protocol[Tensor]):
 
     Each row of a result depends only on the inputs of that row, bit for bit, never on the rest of
     the batch.
+
+    `layer_graphs`: captures the layers of towers; None: they are launched kernel by kernel.
     """
+
+    layer_graphs: LayerGraphs | None
 
     def pack_linear(self, weight: Linear) -> Any:
         """Return a weight prepared for `linear`. Called once, at load."""

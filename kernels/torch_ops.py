@@ -10,6 +10,7 @@ import torch
 from penstock.kernels.arrays import tensor_of
 from penstock.kernels.cases.random_inputs import map_tensors
 from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_caches
+from penstock.kernels.layer_graphs import LayerGraphs
 from penstock.kernels.lora_slots import SlotSizes
 from penstock.kernels.ops import all_ops
 from penstock.kernels.ops_interface import CacheDtype, LayerCache
@@ -32,6 +33,8 @@ class TorchOps:
     splits_by_rows = False
     """Whether decode attention may choose the split size by the number of rows of a step, as matrix
     products choose their kernels. The last bits of a row then depend on the number of rows."""
+
+    layer_graphs: LayerGraphs | None = None
 
     def __init__(
         self, registry: KernelRegistry, device: str = "cpu", dtype: torch.dtype = torch.float32

@@ -31,6 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="folder with more models (bench/peers.md); tests that need one skip without it",
     )
     parser.addoption(
+        "--screenshots",
+        default=None,
+        help="folder for the pictures that the tests of the web page take",
+    )
+    parser.addoption(
         "--described-examples",
         type=int,
         default=15,

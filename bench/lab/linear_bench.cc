@@ -87,6 +87,10 @@ constexpr Shape kShapes[] = {
     {"135M gate-up", "f16", 3072, 576},    {"135M gate-up", "bf16", 3072, 576},
     {"1.5B gate-up", "q5_k", 17920, 1536}, {"1.5B gate-up", "q2_k", 17920, 1536},
     {"1.5B gate-up", "q3_k", 17920, 1536}, {"1.5B gate-up", "iq4_xs", 17920, 1536},
+    {"135M gate-up", "f16r", 3072, 576},   {"tower qkv", "bf16", 2304, 768},
+    {"tower qkv", "f16r", 2304, 768},      {"tower o", "bf16", 768, 768},
+    {"tower o", "f16r", 768, 768},         {"tower down", "bf16", 768, 3072},
+    {"tower down", "f16r", 768, 3072},
 };
 
 // the first kStepShapes shapes form a step of the 135M model, LM head last
@@ -118,8 +122,8 @@ MatrixSource source_of(const Shape& shape, Arrays& arrays) {
     source.depth = shape.depth;
     if (kind[0] == 'f' || kind[0] == 'b') {
         arrays.floats.assign(count, 0.01f);
-        arrays.halves.assign(count, kind == "f16" ? uint16_t{0x2000} : uint16_t{0x3c00});
-        source.dense_dtype = kind == "f32" ? DType::f32 : kind == "f16" ? DType::f16 : DType::bf16;
+        arrays.halves.assign(count, kind[0] == 'f' ? uint16_t{0x2000} : uint16_t{0x3c00});
+        source.dense_dtype = kind == "f32" ? DType::f32 : kind[0] == 'f' ? DType::f16 : DType::bf16;
         source.dense = kind == "f32" ? static_cast<const void*>(arrays.floats.data())
                                      : static_cast<const void*>(arrays.halves.data());
         return source;
@@ -169,8 +173,10 @@ TensorView view(void* data, DType dtype, int64_t rows, int64_t columns) {
     return result;
 }
 
-std::unique_ptr<PackedLinear> packed(const MatrixSource& source, Isa isa) {
-    auto linear = std::make_unique<PackedLinear>(std::span(&source, 1), nullptr, isa);
+// Packs one shape. The products of kind f16r may be rounded.
+std::unique_ptr<PackedLinear> packed(const Shape& shape, const MatrixSource& source, Isa isa) {
+    const Use use = shape.kind == std::string("f16r") ? Use::rounded_products : Use::products;
+    auto linear = std::make_unique<PackedLinear>(std::span(&source, 1), nullptr, isa, use);
     linear->pack_tiles(0, linear->num_packed_tiles());
     return linear;
 }
@@ -182,6 +188,8 @@ class Product {
         : x_(static_cast<size_t>(rows * shape.depth)),
           quantized_(static_cast<size_t>(rows * quantized_row_bytes(shape.depth / 32 * 32))),
           out_(static_cast<size_t>(rows * shape.rows)),
+          rounded_(static_cast<size_t>(
+              affine ? 0 : rows * (bf16_row_bytes(shape.depth) + fixed_row_bytes(shape.depth)))),
           quantize_(affine ? kernels(isa).find("quantize_rows") : nullptr),
           linear_(kernels(isa).find(affine ? "linear_affine" : "linear_dense")) {
         for (size_t i = 0; i < x_.size(); ++i)
@@ -192,6 +200,10 @@ class Product {
         multiply_.tensor[0] = round_.tensor[affine ? 1 : 0];
         multiply_.tensor[1] = view(out_.data(), DType::f32, rows, shape.rows);
         multiply_.integer[0] = threads;
+        if (!affine) {
+            const int64_t bytes = bf16_row_bytes(shape.depth) + fixed_row_bytes(shape.depth);
+            multiply_.tensor[2] = view(rounded_.data(), DType::u8, rows, bytes);
+        }
     }
     void round(ThreadPool::Lease& lease) const {
         if (quantize_ != nullptr)
@@ -211,6 +223,7 @@ class Product {
     std::vector<float> x_;
     AlignedBuffer quantized_;
     std::vector<float> out_;
+    AlignedBuffer rounded_;
     const Kernel* quantize_;
     const Kernel* linear_;
     Arguments round_;
@@ -224,7 +237,7 @@ void measure(const Shape& shape, Isa isa, int64_t only, double ghz, ThreadPool& 
     const auto packing = Clock::now();
     size_t total = 0;
     do {
-        copies.push_back(packed(source, isa));
+        copies.push_back(packed(shape, source, isa));
         total += copies.back()->size_bytes();
     } while (total < (96u << 20));
     const double pack_s = seconds_since(packing);
@@ -274,7 +287,7 @@ void measure_step(Isa isa, int64_t rows, ThreadPool& pool) {
         const MatrixSource source = source_of(kShapes[k], arrays);
         const size_t layers = k + 1 < kStepShapes ? kStepLayers : 1;
         while (weights[k].size() < layers)
-            weights[k].push_back(packed(source, isa));
+            weights[k].push_back(packed(kShapes[k], source, isa));
         products.emplace_back(kShapes[k], isa, rows, true, pool.threads());
         workspace = std::max(workspace, products[k].workspace_bytes(*weights[k][0]));
     }

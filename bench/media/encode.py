@@ -22,6 +22,7 @@ from penstock.kernels.native.ops import NativeOps
 from penstock.models.families import registry
 from penstock.models.media.prepared import PreparedMedia
 from penstock.models.media.tiles import TileLayout
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
 
 WORKER: Final = Path(__file__).parents[1] / "workers" / "torch_image_worker.py"
@@ -44,7 +45,7 @@ class Ours:
         """Return the rows, the seconds of the whole, and those of each piece."""
         began = last = time.process_time()
         pieces: list[float] = []
-        steps = self._tower.encode(self._ops, media)
+        steps = self._tower.encode(self._ops, media, PieceBudget())
         while True:
             try:
                 next(steps)

@@ -46,7 +46,7 @@ class PyRecorder {
             Axis::tokens,  Axis::tokens,     Axis::tokens, Axis::row_starts, Axis::rows,
             Axis::rows,    Axis::samples,    Axis::rows,   Axis::tokens,     Axis::row_starts,
             Axis::samples, Axis::row_starts, Axis::tokens, Axis::tokens,     Axis::tokens,
-            Axis::tokens,  Axis::tokens,     Axis::tokens};
+            Axis::tokens,  Axis::tokens,     Axis::tokens, Axis::rows,       Axis::rows};
         for (size_t i = 0; i < num_base_inputs; ++i) {
             present_.push_back(static_cast<StepInput>(i));
         }
@@ -59,7 +59,7 @@ class PyRecorder {
         }
         std::vector<PlanTensor> tensors;
         for (const StepInput input : present_) {
-            const bool table = input == StepInput::block_tables;
+            const bool table = is_table(input);
             const auto i = static_cast<size_t>(input);
             inputs_[i] = recorder_.input(DType::i32, axes[i], {&max_blocks, table ? 1U : 0U});
             tensors.push_back(inputs_[i]);
@@ -120,10 +120,7 @@ class PyRecorder {
             limit_adapters(call);
         }
         if (call.cache) {
-            for (const char* input : {"query_starts", "context_lens", "block_tables"}) {
-                input_of(call, input, tensor_named(call, input));
-            }
-            narrow_cache(*call.cache);
+            limit_cache(call);
         }
         if (call.visible) {
             if (input_of(call, "visible", tensor_named(call, "visible")) !=
@@ -207,12 +204,29 @@ class PyRecorder {
         }
     }
 
-    void narrow_cache(const CacheExtent& cache) {
-        if (limits_.cache && limits_.cache->block_size != cache.block_size) {
+    // Limits the contexts that an attention call reads to the blocks of its cache.
+    void limit_cache(const CheckedCall& call) {
+        const auto input = [&](const char* name) {
+            return static_cast<StepInput>(input_of(call, name, tensor_named(call, name)));
+        };
+        const bool crosses = input("context_lens") == StepInput::cross_context_lens;
+        if (input("query_starts") != StepInput::query_starts ||
+            input("context_lens") !=
+                (crosses ? StepInput::cross_context_lens : StepInput::context_lens) ||
+            input("block_tables") !=
+                (crosses ? StepInput::cross_block_tables : StepInput::block_tables)) {
+            throw py::value_error(call.signature->kernel + ": query_starts, context_lens, "
+                                  "block_tables: must be inputs that belong together");
+        }
+        narrow_cache(crosses ? limits_.cross_cache : limits_.cache, *call.cache);
+    }
+
+    static void narrow_cache(std::optional<CacheExtent>& limit, const CacheExtent& cache) {
+        if (limit && limit->block_size != cache.block_size) {
             throw py::value_error("keys: all layers of a plan must have the same block size");
         }
-        if (!limits_.cache || cache.blocks < limits_.cache->blocks) {
-            limits_.cache = cache;
+        if (!limit || cache.blocks < limit->blocks) {
+            limit = cache;
         }
     }
 
@@ -249,7 +263,7 @@ PerInput<TensorView> views_of(const StepPlan& plan, const std::vector<py::array>
         const auto i = static_cast<size_t>(plan.present[place]);
         const std::string name = step_input_names[i];
         views[i] = array_operand(arrays[place], name).view;
-        const int rank = plan.present[place] == StepInput::block_tables ? 2 : 1;
+        const int rank = is_table(plan.present[place]) ? 2 : 1;
         if (views[i].dtype != DType::i32) {
             throw py::type_error(name + ": expected int32, got " + dtype_name(views[i].dtype));
         }

@@ -124,9 +124,21 @@ HeldSource affine_source(int bits, int group, const py::array& q, const py::arra
     return held;
 }
 
+cpu::Use use_named(const std::string& name) {
+    if (name == "products")
+        return cpu::Use::products;
+    if (name == "rounded_products")
+        return cpu::Use::rounded_products;
+    if (name == "rows")
+        return cpu::Use::rows;
+    throw py::value_error("use: must be products, rounded_products or rows, got " + name);
+}
+
 std::shared_ptr<PackedWeights> pack(const KernelSet& kernels, ThreadPool& pool,
                                     const std::vector<HeldSource>& parts,
-                                    const std::optional<py::array>& bias, bool rows_wanted) {
+                                    const std::optional<py::array>& bias,
+                                    const std::string& use_name) {
+    const cpu::Use use = use_named(use_name);
     std::vector<cpu::MatrixSource> sources;
     int64_t rows = 0;
     for (const HeldSource& part : parts) {
@@ -148,7 +160,6 @@ std::shared_ptr<PackedWeights> pack(const KernelSet& kernels, ThreadPool& pool,
         bias_data = static_cast<const float*>(view.data);
     }
     const py::gil_scoped_release release;
-    const cpu::Use use = rows_wanted ? cpu::Use::rows : cpu::Use::products;
     auto packed = std::make_shared<PackedWeights>(sources, bias_data, kernels.isa(), use);
     constexpr int64_t packed_tiles_per_task = 4;
     const int64_t packed_tiles = packed->linear.num_packed_tiles();
@@ -170,7 +181,7 @@ void bind_weights(py::module_& module) {
                     py::arg("super_scale") = py::none(), py::arg("super_minimum") = py::none());
     py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedLinear")
         .def(py::init(&pack), py::arg("kernels"), py::arg("pool"), py::arg("parts"),
-             py::arg("bias") = py::none(), py::arg("rows") = false)
+             py::arg("bias") = py::none(), py::arg("use") = "products")
         .def_property_readonly("shape",
                                [](const PackedWeights& packed) {
                                    return py::make_tuple(packed.linear.packed_tiles()->rows,
@@ -180,6 +191,10 @@ void bind_weights(py::module_& module) {
                                [](const PackedWeights& packed) {
                                    return cpu::quantized_row_bytes(
                                        packed.linear.packed_tiles()->depth);
+                               })
+        .def_property_readonly("rounded_row_bytes",
+                               [](const PackedWeights& packed) {
+                                   return packed.linear.packed_tiles()->rounded_row_bytes;
                                })
         .def_property_readonly(
             "has_affine", [](const PackedWeights& packed) { return packed.linear.has_affine(); })

@@ -60,6 +60,8 @@ bool dense_bit_exact(const LinearWeights& packed_tiles, Isa a, Isa b) {
     const auto parts = parts_of(packed_tiles);
     return uses_fma(a) == uses_fma(b) &&
            std::all_of(parts.begin(), parts.end(), [&](const PackedMatrix& part) {
+               if (part.encoding == Encoding::dense_i16)
+                   return has_int16_products(a) && has_int16_products(b);
                return part.encoding != Encoding::dense_bf16 || bf16_bit_exact(a, b);
            });
 }

@@ -28,7 +28,7 @@ std::optional<Family> family_named(std::string_view name);
 bool affine_bit_exact(const LinearWeights& packed_tiles, Isa a, Isa b);
 
 // Returns whether `a` and `b` give the same bits for the dense parts of a layer. ISAs differ in
-// FMA, and for bf16 weights in pairs and tiles.
+// FMA, for bf16 weights in pairs and tiles, and for int16 weights, which few can read.
 bool dense_bit_exact(const LinearWeights& packed_tiles, Isa a, Isa b);
 
 // Returns whether `a` and `b` give the same bits for attention. ISAs differ as in all other

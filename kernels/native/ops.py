@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from penstock import _native
 from penstock.kernels.isa.instruction_sets import IsaSelection
+from penstock.kernels.layer_graphs import LayerGraphs
 from penstock.kernels.lora_slots import AdapterSlots, SlotSizes
 from penstock.kernels.native.adjust_operands import adjust_operands
 from penstock.kernels.native.backend import CallBackend, EagerBackend, PlanRecorder
@@ -39,6 +40,8 @@ class BackendOps(Generic[Tensor]):
     """The ops over any `CallBackend`, as `kernels.ops_interface.Ops` specifies them. Ops without a
     method here come from `row_ops`."""
 
+    layer_graphs: LayerGraphs | None = None
+
     if TYPE_CHECKING:
 
         def __getattr__(self, op: str) -> Callable[..., Any]: ...
@@ -52,12 +55,12 @@ class BackendOps(Generic[Tensor]):
         return str(self._backend.kernels.isa)
 
     def pack_linear(self, weight: Linear) -> Any:
-        return self._pack(weight)
+        return self._pack(weight, "products" if weight.rounding == "none" else "rounded_products")
 
-    def _pack(self, weight: Linear, rows: bool = False) -> Any:
+    def _pack(self, weight: Linear, use: str = "products") -> Any:
         parts = [matrix_source(part) for part in weight.parts]
         return _native.PackedLinear(
-            self._backend.kernels, self._backend.pool, parts, weight.bias, rows
+            self._backend.kernels, self._backend.pool, parts, weight.bias, use
         )
 
     def pack_head(self, weight: Linear) -> Any:
@@ -72,11 +75,11 @@ class BackendOps(Generic[Tensor]):
 
     def pack_embedding(self, table: Matrix) -> Any:
         """Pack the table like an output head, for reading by rows."""
-        return self._pack(Linear((table,)), rows=True)
+        return self._pack(Linear((table,)), "rows")
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
         """Pack the table once, for use as embedding and as output head."""
-        packed = self._pack(Linear((table,)), rows=True)
+        packed = self._pack(Linear((table,)), "rows")
         return packed, packed
 
     def constant(self, array: Any) -> Any:
@@ -103,7 +106,8 @@ class BackendOps(Generic[Tensor]):
             self._backend.call("quantize_rows", [x, quantized], weight=weight)
             self._backend.call("linear_affine", [quantized, out], threads, weight=weight)
         if weight.has_dense:
-            self._backend.call("linear_dense", [x, out], threads, weight=weight)
+            rounded = self._backend.empty(x, weight.rounded_row_bytes, "uint8")
+            self._backend.call("linear_dense", [x, out, rounded], threads, weight=weight)
         return out
 
     def adapter_slots(self, sizes: SlotSizes) -> AdapterSlots:
@@ -243,6 +247,7 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         *,
         adapters: bool = False,
         media: MediaRows[Any] | None = None,
+        cross: bool = False,
     ) -> PlanOps:
         """Return ops with the same ISAs and thread pool that record a step of at most these sizes
         into a plan.
@@ -252,11 +257,13 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
           at each run: they are buffers that the caller fills before a run. The presence of
           `rope_positions` (with `rope_rows`) and `visible` says whether steps have them; other
           values are not read.
+        - `cross`: whether rows also attend to contexts of up to `max_blocks` blocks in another
+          cache; see `PlanOps.cross_inputs`.
         """
         backend = PlanRecorder(
             self._backend.kernels, self._backend.pool, max_tokens, max_rows, max_samples
         )
-        return PlanOps(backend, max_blocks, adapters=adapters, media=media)
+        return PlanOps(backend, max_blocks, adapters=adapters, media=media, cross=cross)
 
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> npt.NDArray[np.int32]:
         """Return a token per row of `logits: [S, V]`, which are adjusted in place: [S] int32,
@@ -300,8 +307,12 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
 
 
 class PlanOps(BackendOps[Any]):
-    """Ops that record kernel calls into a plan. `inputs`: the inputs of the step, as plan
-    tensors."""
+    """Ops that record kernel calls into a plan.
+
+    - `inputs`: the inputs of the step, as plan tensors.
+    - `cross_inputs`: the same with the context lengths and block tables of another cache, for
+      cross-attention; None in a plan without it.
+    """
 
     def __init__(
         self,
@@ -310,10 +321,15 @@ class PlanOps(BackendOps[Any]):
         *,
         adapters: bool,
         media: MediaRows[Any] | None,
+        cross: bool = False,
     ) -> None:
         super().__init__(backend)
         self._recorder = backend.recorder
-        further = [*(_ADAPTER_INPUTS if adapters else ()), *_media_inputs(media)]
+        further = [
+            *(_ADAPTER_INPUTS if adapters else ()),
+            *_media_inputs(media),
+            *(_CROSS_INPUTS if cross else ()),
+        ]
         tensors = self._recorder.inputs(max_blocks, further)
         base = tensors[: len(tensors) - len(further)]
         named = dict(zip(further, tensors[len(base) :], strict=True))
@@ -341,6 +357,10 @@ class PlanOps(BackendOps[Any]):
                 named.get("media_visible"),
             )
             self.inputs = replace(self.inputs, media=rows)
+        self.cross_inputs: StepInputs[Any] | None = None
+        if cross:
+            contexts, tables = (named[name] for name in _CROSS_INPUTS)
+            self.cross_inputs = replace(self.inputs, context_lens=contexts, block_tables=tables)
 
     def finish(self, output: Any, shared: Any = None) -> Any:
         """Return the plan that computes `output`. Its method `run(tokens, positions, slots,
@@ -360,6 +380,7 @@ _ADAPTER_INPUTS: Final = (
     "sampled_order",
     "sampled_starts",
 )
+_CROSS_INPUTS: Final = ("cross_context_lens", "cross_block_tables")
 _ROPE_INPUTS: Final = ("media_time", "media_height", "media_width", "media_rope_rows")
 
 
@@ -371,8 +392,12 @@ def _media_inputs(media: MediaRows[Any] | None) -> tuple[str, ...]:
     return ("media_index", *rope, *(() if media.visible is None else ("media_visible",)))
 
 
-def plan_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:
-    """Return the arguments of a plan's `run` for a step with these inputs, in order."""
+def plan_arguments(
+    inputs: StepInputs[Any], cross: StepInputs[Any] | None = None
+) -> tuple[Any, ...]:
+    """Return the arguments of a plan's `run` for a step with these inputs, in order. `cross`: the
+    inputs of cross-attention, of which the context lengths and block tables are read; None for a
+    plan without it."""
     arguments = (
         inputs.tokens,
         inputs.positions,
@@ -390,6 +415,8 @@ def plan_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:
         optional = (media.rope_rows, media.visible)
         given = (array for array in optional if array is not None)
         further = (*further, media.index, *media.rope_positions, *given)
+    if cross is not None:
+        further = (*further, cross.context_lens, cross.block_tables)
     return (*arguments, further)
 
 

@@ -77,6 +77,7 @@ _FLOAT8_BLOCKS = {"f8_row": (1, 0), "f8_all": (0, 0), "f8_tile": (128, 128), "f8
 
 
 def _matrix(source: RandomInputs, rows: int, width: int, like: str) -> Matrix:
+    like = like.removesuffix("_rounded")
     if like in ("f32", "f16", "bf16"):
         return source.dense(rows, width, like)  # type: ignore[arg-type]
     if like in _FLOAT8_BLOCKS:
@@ -98,7 +99,8 @@ def _inputs(
             _matrix(source, n, width, form) for n, form in zip(rows, formats, strict=True)
         )
         offset = source.normal(sum(rows)).numpy() if bias else None
-        return {"x": source.quantizable(tokens, width), "weight": Linear(parts, offset)}
+        weight = Linear(parts, offset, "f16" if "f16_rounded" in formats else "none")
+        return {"x": source.quantizable(tokens, width), "weight": weight}
 
     return make_inputs
 
@@ -169,7 +171,8 @@ def _kind(like: str) -> str:
     tolerance of these formats."""
     formats = like.split("+")
     integer = "nibbles" if set(formats) <= _NIBBLES else "integer"
-    return next((kind for kind in ("bf16", "f16", "f32") if kind in formats), integer)
+    floats = {name.removesuffix("_rounded") for name in formats}
+    return next((kind for kind in ("bf16", "f16", "f32") if kind in floats), integer)
 
 
 def _case(like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str = "") -> Case:
@@ -222,6 +225,10 @@ LINEAR = Op(
         _case("f32", 33, 576, (50,)),
         _case("f16", 3, 64, (40,)),
         _case("f16", 17, 576, (64, 64), "bias"),
+        _case("f16_rounded", 1, 32, (40,)),
+        _case("f16_rounded", 7, 96, (70,), "bias"),
+        _case("f16_rounded", 64, 1056, (24, 8, 16), "bias"),
+        _case("f16_rounded+bf16+q8_0", 20, 192, (40, 24, 16), "bias"),
         _case("bf16", 1, 576, (30,)),
         _case("bf16", 12, 64, (48,)),
         _case("bf16", 18, 64, (48,)),

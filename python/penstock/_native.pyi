@@ -214,7 +214,8 @@ class PackedLinear:
 
     `parts`: matrices that share their input; their output columns are concatenated.
     `bias`: [N] float32 of all parts.
-    `rows`: whether the kernel `embedding` may gather rows from the weights.
+    `use`: with "rows", the kernel `embedding` may gather rows from the weights. With
+        "rounded_products", products of float16 weights may lose as much as float16 arithmetic.
     """
 
     def __init__(
@@ -223,12 +224,17 @@ class PackedLinear:
         pool: ThreadPool,
         parts: Sequence[MatrixSource],
         bias: Array | None = None,
-        rows: bool = False,
+        use: str = "products",
     ) -> None: ...
     @property
     def shape(self) -> tuple[int, int]: ...
     @property
     def quantized_row_bytes(self) -> int: ...
+    @property
+    def rounded_row_bytes(self) -> int:
+        """Bytes of an activation row in the formats that dense parts multiply; 0 if they multiply
+        float32."""
+
     @property
     def has_affine(self) -> bool: ...
     @property

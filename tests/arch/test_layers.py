@@ -59,6 +59,8 @@ def sources() -> list[tuple[str, Path]]:
     found = []
     for folder, prefix in [("python/penstock", "penstock"), ("kernels", "penstock.kernels")]:
         for path in sorted((ROOT / folder).rglob("*.py")):
+            if "node_modules" in path.parts:  # packages for the web page, installed by npm
+                continue
             parts = [prefix, *path.relative_to(ROOT / folder).with_suffix("").parts]
             found.append((".".join(p for p in parts if p != "__init__"), path))
     return found

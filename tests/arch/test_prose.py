@@ -31,6 +31,8 @@ BANNED = re.compile(
     r"|is drawn|are drawn|stands? for|(?:is|are) to be had)\b",
     re.IGNORECASE,
 )
+# Folders of caches, recorded results, packages of npm and the built web page.
+UNREAD = {"__pycache__", "dist", "node_modules", "results"}
 # This file and the glossary name the words that they forbid.
 EXEMPT = {"tests/arch/test_prose.py", "docs/glossary.md"}
 
@@ -71,12 +73,12 @@ def cpp_texts(source: str) -> Iterator[tuple[int, str]]:
 
 
 def files_in(*folders: str) -> list[Path]:
-    """Files of the folders that exist, without caches and recorded results."""
+    """Files of the folders that exist, except those in UNREAD."""
     return [
         path
         for folder in folders
         for path in sorted((ROOT / folder).rglob("*"))
-        if path.is_file() and not {"__pycache__", "results"} & set(path.parts)
+        if path.is_file() and not UNREAD & set(path.parts)
     ]
 
 

@@ -21,6 +21,7 @@ CARD = {
     "adapter_generation": None,
     "max_model_len": INFO.max_model_len,
     "sampling_defaults": None,
+    "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
 }
 TARGET = {"method", "path", "model"}
 METRICS = {

@@ -55,3 +55,22 @@ def test_a_recording_is_transcribed_without_a_question(tmp_path: Path) -> None:
     ]
     assert answers[0].stdout and answers[0].stdout == answers[1].stdout
     assert b"/help" not in answers[0].stderr
+
+
+def test_recordings_beyond_the_limit_of_option_or_file_are_refused(tmp_path: Path) -> None:
+    model = random_whisper(tmp_path / "whisper")
+    recording, settings = tmp_path / "tone.wav", tmp_path / "penstock.toml"
+    recording.write_bytes(sound_file(tone(16_000, 3.0), 16_000, "wav_s16"))
+    settings.write_text("[media]\nmax_media_duration_s = 2\n")
+    command = [sys.executable, "-m", "penstock", "run", str(model), "--audio", str(recording)]
+    for limit in (("--max-media-duration", "2"), ("--config", str(settings))):
+        refused = subprocess.run(
+            [*command, *limit],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"PENSTOCK_HOME": str(tmp_path)},
+        )
+        assert refused.returncode == 1 and refused.stdout == ""
+        assert refused.stderr == "penstock: the audio is longer than 2 seconds\n"

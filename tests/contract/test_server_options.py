@@ -21,6 +21,7 @@ ENGINE_DEFAULTS = {"no_kv_cache": False, "enable_prefix_caching": True}
 SERVER_DEFAULTS = {
     "host": "0.0.0.0",
     "port": 1234,
+    "no_ui": False,
     "disable_metrics": False,
     "disable_access_log": False,
     "access_log_format": "text",
@@ -83,10 +84,6 @@ def test_default_of_a_server_option(name: str, default: Any) -> None:
 @pytest.mark.parametrize(("name", "default"), STORE_DEFAULTS.items())
 def test_default_of_a_storage_limit(name: str, default: Any) -> None:
     assert getattr(loaded().server.store, name) == default
-
-
-def test_no_ui_option_has_no_effect() -> None:
-    assert loaded(no_ui=True) == loaded(no_ui=False) == loaded()
 
 
 @pytest.mark.parametrize(("name", "default"), AGENT_DEFAULTS.items())

@@ -19,7 +19,8 @@ from penstock.engine.types import EngineInfo, MediaItem, TokenRequest
 from penstock.models.families import registry
 from penstock.models.hub.sources import files_at
 from penstock.models.media.prepared import MediaKind
-from penstock.runtime import CpuRuntime, start_runtime
+from penstock.runtime import CpuRuntime, Runtime, start_runtime
+from penstock.runtime.media import TowerMedia
 from penstock.scheduler import Scheduler
 from tests.support.checkpoints.small_llama import CONTEXT, HEAD_DIM, VOCAB, WIDTH, write_small_llama
 from tests.support.noise_towers import NoiseTower, item, picture
@@ -39,12 +40,7 @@ def start_with_tower(
 ) -> CpuRuntime:
     """Start the small Llama with `tower`. `axes`: 3 for three positions per token. `available`:
     bytes of memory."""
-    write_small_llama(folder)
-    (folder / "preprocessor_config.json").write_text("{}")
-    if axes == 3:
-        config = json.loads((folder / "config.json").read_text())
-        config["rope_scaling"] = {"rope_type": "default", "mrope_section": SECTIONS}
-        (folder / "config.json").write_text(json.dumps(config))
+    write_base(folder, axes)
     settings = EngineSettings(
         model=str(folder),
         **{
@@ -64,15 +60,25 @@ def start_with_tower(
     return started
 
 
+def write_base(folder: Path, axes: int) -> None:
+    """Write the small Llama with a processor. `axes`: 3 for three positions per token."""
+    write_small_llama(folder)
+    (folder / "preprocessor_config.json").write_text("{}")
+    if axes == 3:
+        config = json.loads((folder / "config.json").read_text())
+        config["rope_scaling"] = {"rope_type": "default", "mrope_section": SECTIONS}
+        (folder / "config.json").write_text(json.dumps(config))
+
+
 def core_over(
-    runtime: CpuRuntime,
+    runtime: Runtime,
     cache_bytes: int = 1 << 20,
     clock: Callable[[], float] | None = None,
     lora: LoraSettings | None = None,
     **options: Any,
 ) -> EngineCore:
-    """Return a new engine over `runtime`, whose encoded items it forgets. `options` are those of
-    the scheduler."""
+    """Return a new engine over `runtime`. A runtime with its own towers forgets its encoded items;
+    one of several ranks must be new. `options` are those of the scheduler."""
     facts = runtime.info
     assert runtime.media is not None
     sizes = {
@@ -93,7 +99,8 @@ def core_over(
         fingerprint="",
         media_kinds=kinds_of(runtime.media),
     )
-    runtime.media.encoded.clear()  # type: ignore[attr-defined]
+    if isinstance(runtime.media, TowerMedia):
+        runtime.media.encoded.clear()
     timed = {} if clock is None else {"clock": clock}
     scheduler = Scheduler(**(sizes | options))
     return EngineCore(runtime, scheduler, info, lora=lora, encoder_cache_bytes=cache_bytes, **timed)

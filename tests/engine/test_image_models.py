@@ -19,7 +19,7 @@ from penstock.models.hub.sources import files_at
 from penstock.models.media.processor import MediaProcessor
 from penstock.runtime import CpuRuntime, start_runtime
 from tests.support.vision_cases import CASES, Case
-from tests.support.vision_models import media_spec, picture, save, small_model
+from tests.support.vision_models import media_spec, picture, save, shown_among, small_model
 
 IMAGE_TOKEN = 63
 NEW_TOKENS = 6
@@ -66,7 +66,7 @@ def request_of(
         ids += text
         if number == len(pictures):
             break
-        item = processor.image(pictures[number])
+        item = shown_among(processor, processor.image(pictures[number]), len(pictures))
         made = processor.expand(item, encode)
         media.append(
             MediaItem(item.digest(), item, len(ids), len(made.token_ids), made.runs, made.whole)
@@ -84,7 +84,7 @@ def expected_answer(
 ) -> list[tuple[int, float]]:
     """Return the greedy tokens of `transformers` with their log-probabilities."""
     made = [Image.fromarray(pixels) for pixels in pictures]
-    nested = "pixel_attention_mask" in case.inputs
+    nested = not {"pixel_attention_mask", "batch_num_images"}.isdisjoint(case.inputs)
     given = images([made] if nested else made, return_tensors="pt") if made else {}
     inputs = {name: given[name] for name in case.inputs} if made else {}
     if case.name == "Gemma3":

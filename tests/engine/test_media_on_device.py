@@ -23,7 +23,7 @@ from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.models.families import registry
 from penstock.models.hub.sources import files_at
-from penstock.models.loader.model_loader import load_model
+from penstock.models.loader.model_loader import LoadedModel, load_model
 from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
@@ -34,8 +34,10 @@ from tests.support.triton_interpreter import INTERPRETED, passes_interpreted
 BLOCK, ROWS = 16, 6
 
 
-def device_runtime(folder: Path, tower: NoiseTower, **options: Any) -> GpuRuntime:
-    """Return the runtime that a GPU would have for the files in `folder`."""
+def loaded_with(
+    folder: Path, tower: NoiseTower, **options: Any
+) -> tuple[LoadedModel, EngineSettings]:
+    """Return the model in `folder` with `tower`, and its settings."""
     sizes = {
         "max_model_len": CONTEXT,
         "max_num_seqs": ROWS,
@@ -48,9 +50,14 @@ def device_runtime(folder: Path, tower: NoiseTower, **options: Any) -> GpuRuntim
     with pytest.MonkeyPatch.context() as patch:
         family = tower.family("LlamaForCausalLM")
         patch.setitem(registry.MEDIA_FAMILIES, "LlamaForCausalLM", family)
-        model = load_model(files_at(folder, "small-llama"), settings.dtype)
-        memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES)
-        return build_runtime(model, memory, settings, gpu_ops_on_cpu(settings))
+        return load_model(files_at(folder, "small-llama"), settings.dtype), settings
+
+
+def device_runtime(folder: Path, tower: NoiseTower, **options: Any) -> GpuRuntime:
+    """Return the runtime that a GPU would have for the files in `folder`."""
+    model, settings = loaded_with(folder, tower, **options)
+    memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES)
+    return build_runtime(model, memory, settings, gpu_ops_on_cpu(settings))
 
 
 def requests_of(axes: int, *, whole: bool = False) -> list[Any]:
@@ -96,7 +103,7 @@ def test_answers_are_those_of_the_cpu_runtime(
     device = device_runtime(tmp_path, tower)
     requests = requests_of(axes, whole=whole)
     expected = run(core_over(cpu), requests)
-    got = run(core_over(device, **options), requests)  # type: ignore[arg-type]
+    got = run(core_over(device, **options), requests)
     for request in requests:
         assert_close(got[request.id], expected[request.id])
     assert got["one"].tokens != got["text"].tokens
@@ -113,10 +120,10 @@ def test_decode_steps_after_media_are_captured_steps(tmp_path: Path) -> None:
         replayed.append(size),
         replay(size, form),
     )[1]
-    run(core_over(device), requests_of(3))  # type: ignore[arg-type]
+    run(core_over(device), requests_of(3))
     assert len(replayed) >= 10
-    alone = run(core_over(device), requests_of(3)[:1])  # type: ignore[arg-type]
-    fresh = run(core_over(device_runtime(tmp_path, tower)), requests_of(3)[:1])  # type: ignore[arg-type]
+    alone = run(core_over(device), requests_of(3)[:1])
+    fresh = run(core_over(device_runtime(tmp_path, tower)), requests_of(3)[:1])
     assert_close(alone["text"], fresh["text"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from penstock.engine.ipc.server import EngineServer
 from penstock.engine.local import LocalEngine
 from penstock.engine.types import TokenDelta, TokenRequest
 from penstock.runtime import CpuRuntime
+from penstock.scheduler import StepResult
 from tests.support.checkpoints.small_llama import CONTEXT, WIDTH
 from tests.support.noise_towers import NoiseTower
 
@@ -68,13 +69,14 @@ def is_idle(core: EngineCore) -> bool:
 
 
 class Clock:
-    """A clock that a test sets: each piece of a tower and each step lasts `piece_s`."""
+    """A clock that a test sets: each piece of a tower lasts `piece_s`, and `steps_s` is added."""
 
     def __init__(self, tower: NoiseTower, piece_s: float) -> None:
         self._tower, self._piece_s = tower, piece_s
+        self.steps_s = 0.0
 
     def __call__(self) -> float:
-        return len(self._tower.pieces) * self._piece_s
+        return len(self._tower.pieces) * self._piece_s + self.steps_s
 
 
 def test_a_long_encoding_holds_up_each_step_of_others_by_one_piece(
@@ -92,16 +94,28 @@ def test_a_long_encoding_holds_up_each_step_of_others_by_one_piece(
     assert progress == [(1, 1)] * 19 + [(1, 2)]
 
 
-def test_encoding_takes_as_long_as_the_last_step(runtime: CpuRuntime, tower: NoiseTower) -> None:
-    """A step of 5.5 s leaves time for 5 pieces of 1 s."""
-    clock = Clock(tower, piece_s=1.0)
+def test_encoding_beside_a_stream_delays_it_less_than_a_step(
+    runtime: CpuRuntime, tower: NoiseTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of 6 s leaves time for 5 pieces of 1 s, and 3 of them are enough at a time."""
+    clock, collect = Clock(tower, piece_s=1.0), runtime.collect
+
+    def slow_collect() -> StepResult:
+        clock.steps_s += 6.0
+        return collect()
+
+    monkeypatch.setattr(runtime, "collect", slow_collect)
     core = core_over(runtime, clock=clock)
     core.submit(media_request("text", HEAD, max_tokens=30))
     core.step()
-    core._last_step_s = 5.5
-    core.submit(media_request("image", HEAD, image("long", pieces=20), TAIL))
     core.step()
-    assert len(tower.pieces) == 5
+    core.submit(media_request("image", HEAD, image("long", pieces=20), TAIL))
+    counts = []
+    for _ in range(3):
+        before = len(tower.pieces)
+        core.step()
+        counts.append(len(tower.pieces) - before)
+    assert counts == [3, 3, 3]
 
 
 def test_requests_without_media_pass_those_that_wait(
@@ -233,6 +247,17 @@ def test_impossible_media_are_refused_by_name(runtime: CpuRuntime, name: str) ->
     assert is_idle(core)
 
 
+def test_the_runs_of_a_whole_item_may_be_in_different_steps(runtime: CpuRuntime) -> None:
+    request = media_request("r", HEAD, image("a", rows=70, margin=0, whole=True), TAIL)
+    (item,) = request.media
+    crops = msgspec.structs.replace(item, runs=((0, 30), (40, 30)))
+    request = msgspec.structs.replace(request, media=(crops,))
+    at_once = run(core_over(runtime), [request])
+    poison(runtime)
+    in_steps = run(core_over(runtime, max_num_batched_tokens=40), [request])
+    assert bits(in_steps) == bits(at_once)
+
+
 def test_a_model_without_towers_refuses_media(tmp_path: Path) -> None:
     runtime = start_with_tower(tmp_path / "small-llama", NoiseTower(WIDTH, kinds=frozenset()))
     core = core_over(runtime)
@@ -318,6 +343,31 @@ async def test_requests_with_media_cross_the_socket(runtime: CpuRuntime, tmp_pat
         gauges = await client.gauges()
         assert gauges.media_items_encoded == 2 and gauges.encoder_cache_bytes == 24 * 4 * WIDTH
     assert is_idle(core)
+
+
+async def test_media_of_several_choices_cross_the_socket_once(
+    runtime: CpuRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = REQUESTS[0]
+    choices = [msgspec.structs.replace(one, id=id) for id in "acd"] + REQUESTS[1:]
+    expected = bits(run(core_over(runtime), choices))
+    sizes: list[int] = []
+    write = EngineClient._write
+
+    def counted(client: EngineClient, encode: Callable[[], bytes]) -> None:
+        def noted() -> bytes:
+            data = encode()
+            sizes.append(len(data))
+            return data
+
+        write(client, noted)
+
+    monkeypatch.setattr(EngineClient, "_write", counted)
+    async with serving(core_over(runtime), tmp_path / "s") as client:
+        assert await _answers(client, choices) == expected
+        assert sum(sizes) < 1.1 * len(one.media[0].media.data)
+        other = msgspec.structs.replace(one, id="again")
+        assert await _answers(client, [other]) == {"again": expected["a"]}
 
 
 async def test_a_request_too_large_for_the_socket_fails_alone(

@@ -21,7 +21,7 @@ class Post:
 
     def __init__(self) -> None:
         self.aborted: list[str] = []
-        self.queues = RequestOutputQueues(lambda _: None, self.aborted.append, lambda: 2)
+        self.queues = RequestOutputQueues(lambda *_: None, self.aborted.append, lambda: 2)
         self.outputs = self.queues.generate(TokenRequest("r", (1,), Sampling(), 0, 9999))
         self.sent = 0
 
@@ -135,7 +135,7 @@ def queues(**more: Any) -> tuple[RequestOutputQueues, list[str], list[str]]:
     submitted: list[str] = []
     aborted: list[str] = []
     made = RequestOutputQueues(
-        lambda request: submitted.append(request.id), aborted.append, lambda: 2, **more
+        lambda request, _: submitted.append(request.id), aborted.append, lambda: 2, **more
     )
     return made, submitted, aborted
 
@@ -189,7 +189,7 @@ async def test_requests_of_a_call_are_submitted_as_others_finish() -> None:
 
 
 async def test_a_submission_that_fails_is_raised_and_leaves_nothing_open() -> None:
-    def refuse(_: TokenRequest) -> None:
+    def refuse(*_: TokenRequest | None) -> None:
         raise Unavailable("restarting")
 
     made = RequestOutputQueues(refuse, lambda _: None, lambda: 2)

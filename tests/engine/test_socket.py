@@ -26,9 +26,9 @@ from penstock.engine.ipc.messages import (
     AskGauges,
     FrameReader,
     Submit,
+    SubmitDecoder,
+    SubmitEncoder,
     frame,
-    submit,
-    submitted,
     to_engine_decoder,
 )
 from penstock.engine.ipc.server import EngineServer
@@ -110,6 +110,10 @@ class CountingTokenSource:
 
 def request(request_id: str, max_tokens: int = 5) -> TokenRequest:
     return TokenRequest(request_id, (1, 2), Sampling(), 0, max_tokens)
+
+
+def submit_frame(request_id: str) -> bytes:
+    return SubmitEncoder().frame(request(request_id), None)
 
 
 async def tokens(stream: AsyncIterator[TokenOutput]) -> list[int]:
@@ -243,7 +247,7 @@ def test_a_connection_dropped_during_delivery_gets_no_more_frames(tmp_path: Path
         for sock in (first, second):
             sock.connect(str(tmp_path / "s"))
             server._handle_sockets(None)
-            sock.sendall(frame(submit(request("a"))))
+            sock.sendall(submit_frame("a"))
             server._handle_sockets(None)
         second.sendall(frame(AddAdapter("ticket", AdapterSource("revision", "folder"))))
         server._handle_sockets(None)
@@ -258,7 +262,7 @@ def test_a_connection_dropped_during_delivery_gets_no_more_frames(tmp_path: Path
 
 def test_frames_after_an_unsendable_answer_are_dropped(tmp_path: Path) -> None:
     with accepted(tmp_path / "s") as (source, server, sock):
-        sock.sendall(frame(AskGauges()) + frame(submit(request("orphan"))))
+        sock.sendall(frame(AskGauges()) + submit_frame("orphan"))
         sock.close()
         server._handle_sockets(None)
         assert not source.active and not server._connections
@@ -269,7 +273,7 @@ def test_everything_sent_is_read_before_a_step(
 ) -> None:
     monkeypatch.setattr(server_module, "READ_BYTES", 16)
     with accepted(tmp_path / "s") as (source, server, sock):
-        sock.sendall(b"".join(frame(submit(request(name))) for name in "abcd"))
+        sock.sendall(b"".join(submit_frame(name) for name in "abcd"))
         server._handle_sockets(None)
         assert list(source.active) == list("abcd")
 
@@ -277,7 +281,7 @@ def test_everything_sent_is_read_before_a_step(
 def test_a_connection_that_sends_much_does_not_keep_the_engine_from_its_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = b"".join(frame(submit(request(name))) for name in "abcd")
+    sent = b"".join(submit_frame(name) for name in "abcd")
     monkeypatch.setattr(server_module, "READ_BYTES", 16)
     monkeypatch.setattr(server_module, "MAX_READ_BYTES", len(sent) // 2 + 16)
     with accepted(tmp_path / "s") as (source, server, sock):
@@ -296,7 +300,7 @@ def test_an_engine_without_a_descriptor_for_a_new_connection_serves_the_others(
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (other.fileno() + 1, hard))
         try:
-            sock.sendall(frame(submit(request("served"))))
+            sock.sendall(submit_frame("served"))
             server._handle_sockets(None)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -392,9 +396,10 @@ def test_the_sampling_of_many_choices_is_decoded_once() -> None:
     """The sampling parameters may bias every token of the vocabulary."""
     biased = Sampling(logit_bias=dict.fromkeys(range(1000), 1.0))
     sent = [msgspec.structs.replace(request(name), sampling=biased) for name in "ab"]
-    bodies = FrameReader().feed(b"".join(frame(submit(one)) for one in sent))
+    encoder, decoder = SubmitEncoder(), SubmitDecoder()
+    bodies = FrameReader().feed(b"".join(encoder.frame(one, None) for one in sent))
     messages = [to_engine_decoder.decode(body) for body in bodies]
-    found = [submitted(message) for message in messages if isinstance(message, Submit)]
+    found = [decoder.request(message) for message in messages if isinstance(message, Submit)]
     assert found == sent and found[0].sampling is found[1].sampling
 
 

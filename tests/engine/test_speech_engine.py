@@ -26,7 +26,7 @@ from penstock.engine.types import (
     TokenRequest,
 )
 from tests.support.speech.onnx_files import SAMPLES_PER_TOKEN, write_kokoro
-from tests.support.speech.tone_speaker import BROKEN, SILENT, ToneSpeaker
+from tests.support.speech.tone_speaker import BROKEN, OUT_OF_RANGE, SILENT, ToneSpeaker
 
 
 def core_of(speaker: ToneSpeaker, max_queue: int = 8) -> MediaCore:
@@ -60,9 +60,10 @@ def test_silent_sentences_are_left_out_and_a_silent_text_is_refused() -> None:
     assert not core.has_work
 
 
-def test_a_failing_sentence_ends_only_its_request() -> None:
+@pytest.mark.parametrize("broken", [BROKEN, OUT_OF_RANGE])
+def test_a_failing_sentence_ends_only_its_request(broken: str) -> None:
     core = core_of(ToneSpeaker())
-    core.speak(SpeechRequest("bad", ("a", BROKEN, "never")))
+    core.speak(SpeechRequest("bad", ("a", broken, "never")))
     core.speak(SpeechRequest("good", ("b", "c")))
     outputs = run(core)
     assert {one.id: one.finish for one in outputs} == {"bad": "error", "good": "stop"}

@@ -287,6 +287,29 @@ GEMMA4_NAMES = {
 }
 
 
+UNIFIED_NAMES = {
+    "model.embed_vision.": "",
+    "patch_ln1": "v.patch_norm.1",
+    "patch_ln2": "v.patch_norm.2",
+    "pos_norm": "v.patch_norm.3",
+    "patch_dense": "v.patch_embd",
+    "pos_embedding": "v.position_embd.weight",
+    "multimodal_embedder.embedding_projection": "mm.input_projection",
+}
+
+
+def convert_gemma4_unified(name: str, data: np.ndarray) -> Tensors:
+    """Convert a tensor of Gemma 4 Unified. In the file, a patch has one channel after another, and
+    one axis of the positions after the other."""
+    renamed = rename(name, UNIFIED_NAMES)
+    assert renamed is not None, name
+    if "patch_norm.1" in renamed or renamed == "v.patch_embd.weight":
+        data = data.reshape(*data.shape[:-1], -1, 3).swapaxes(-1, -2).reshape(data.shape)
+    if "position_embd" in renamed:
+        data = data.swapaxes(0, 1)
+    return ((renamed, data),)
+
+
 def convert_gemma4(name: str, data: np.ndarray) -> Tensors:
     """Convert a tensor of Gemma 4."""
     renamed = rename(name, GEMMA4_NAMES)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tower_runner import encode
+from tower_runner import check_pieces, encode
 
 from penstock.models.families.registry import media_spec_of_folder
 from penstock.models.media.prepared import Sound
@@ -65,6 +65,12 @@ def test_rows_and_tokens_are_those_of_transformers(saved: Any, samples: int) -> 
     rows = encode(spec, folder, media).rows
     assert rows.shape == expected.shape
     assert np.abs(rows - expected).max() <= 2e-4 * np.abs(expected).max()
+
+
+def test_rows_do_not_depend_on_the_sizes_of_pieces(saved: Any) -> None:
+    folder, *_ = saved
+    spec = spec_of(folder)
+    check_pieces(spec, folder, spec.processor.audio(Sound(sound(max(LENGTHS)), RATE)))
 
 
 def test_missing_tensor_is_named(saved: Any, tmp_path: Path) -> None:

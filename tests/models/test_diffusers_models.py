@@ -18,6 +18,7 @@ from PIL import Image
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
+from penstock.dialog.ranges import DEFAULT_HEIGHT, DEFAULT_WIDTH
 from penstock.models.hub.sources import files_at
 from penstock.models.images import check_pipeline, count_weights
 from penstock.models.loader.model_kind import model_kind
@@ -27,13 +28,33 @@ from penstock.runtime.images.stepped_call import SteppedCall
 
 diffusers = pytest.importorskip("diffusers")
 # The pipelines are built with diffusers, so its absence must skip this file first.
+from tests.support.images.chat_pipelines import (  # noqa: E402
+    save_qwen_image,
+    save_z_image,
+    save_z_image_turbo,
+)
 from tests.support.images.tiny_pipelines import (  # noqa: E402
     save_flux,
     save_stable_diffusion,
     save_stable_diffusion_3,
+    save_stable_diffusion_xl,
 )
 
 PICTURE = Picture("a red cat", 32, 48, 7)
+FOUR_STEPS = {"num_inference_steps": 4, "guidance_scale": 0.0}
+EIGHT_STEPS = {"num_inference_steps": 8, "guidance_scale": 0.0}
+# How the pipeline is written, the multiple of its sides, and the options that its authors advise.
+PIPELINES = [
+    (save_flux, 4, FOUR_STEPS),
+    (save_stable_diffusion, 2, {}),
+    (save_stable_diffusion_xl, 2, {}),
+    (save_stable_diffusion_3, 4, {}),
+    (save_qwen_image, 4, {"negative_prompt": " "}),
+    (save_z_image_turbo, 4, EIGHT_STEPS),
+    (save_z_image, 4, {}),
+]
+SAVES = [save for save, _, _ in PIPELINES]
+PUBLISHED_FACTOR = 8
 
 
 def painter_at(folder: Path, available: int | None = None) -> Painter:
@@ -67,20 +88,16 @@ def test_loading_writes_nothing_to_the_terminal(flux: Path) -> None:
     assert ended.stdout == "0 MiB of weights as float32 on cpu\n"
 
 
-@pytest.mark.parametrize(
-    ("save", "multiple", "options"),
-    [
-        (save_flux, 4, {"num_inference_steps": 4, "guidance_scale": 0.0}),
-        (save_stable_diffusion, 2, {}),
-        (save_stable_diffusion_3, 4, {}),
-    ],
-)
-def test_images_are_those_of_diffusers(
+@pytest.mark.parametrize(("save", "multiple", "options"), PIPELINES)
+def test_images_are_those_of_diffusers_also_after_a_stop(
     tmp_path: Path, save: Callable[[Path], Path], multiple: int, options: dict[str, Any]
 ) -> None:
     folder = save(tmp_path)
     painter = painter_at(folder)
     assert painter.info.multiple == multiple
+    stopped = painter.paint(Picture("a blue dog", 16, 16, 3))
+    assert next(stopped).done == 1
+    stopped.close()
     progress = list(painter.paint(PICTURE))
     pipeline = diffusers.DiffusionPipeline.from_pretrained(folder, use_safetensors=True)
     pipeline.set_progress_bar_config(disable=True)
@@ -97,6 +114,30 @@ def test_images_are_those_of_diffusers(
     steps = pipeline.num_timesteps
     assert [one.done for one in progress] == [*range(1, steps + 1), steps]
     assert [one.png for one in progress[:-1]] == [None] * steps
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_memory_is_that_of_all_weights(tmp_path: Path, save: Callable[[Path], Path]) -> None:
+    folder = save(tmp_path)
+    pipeline = diffusers.DiffusionPipeline.from_pretrained(folder, use_safetensors=True)
+    parts = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
+    stored = [tensor for part in parts for tensor in part.state_dict().values()]
+    weights = sum({tensor.data_ptr(): tensor.numel() for tensor in stored}.values())
+    assert count_weights(folder) == weights
+    with pytest.raises(ModelError, match="does not fit: it needs"):
+        painter_at(folder, available=5 * weights - 1)
+    assert painter_at(folder, available=5 * weights).info.weight_bytes == 4 * weights
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_an_image_of_the_default_size_begins(
+    tmp_path: Path, save: Callable[[Path, int], Path]
+) -> None:
+    painter = painter_at(save(tmp_path, PUBLISHED_FACTOR))
+    assert painter.info.multiple in (8, 16)
+    steps = painter.paint(Picture("a red cat", DEFAULT_HEIGHT, DEFAULT_WIDTH, 7))
+    assert next(steps).done == 1
+    steps.close()
 
 
 def test_seed_and_negative_prompt_change_an_image(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
-from tower_runner import encode, random_weights
+from tower_runner import check_pieces, encode, random_weights
 from transformers.models.gemma4.feature_extraction_gemma4 import Gemma4AudioFeatureExtractor
 from transformers.models.gemma4.modeling_gemma4 import Gemma4AudioModel
 
@@ -89,6 +89,12 @@ def test_features_rows_and_tokens_are_those_of_transformers(saved: Any, samples:
     rows = encode(spec, folder, media).rows
     assert rows.shape == expected.shape
     assert np.abs(rows - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+def test_rows_do_not_depend_on_the_sizes_of_pieces(saved: Any) -> None:
+    folder, *_ = saved
+    spec = spec_of(folder)
+    check_pieces(spec, folder, spec.processor.audio(Sound(sound(77_777), RATE)))
 
 
 def test_model_reads_images_and_audio(saved: Any) -> None:

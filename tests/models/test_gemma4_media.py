@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mmproj_export import Conversion, convert_gemma4, export
+from mmproj_export import Conversion, convert_gemma4, convert_gemma4_unified, export
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
-from tower_runner import encode, encode_with, random_weights
+from tower_runner import check_pieces, encode, encode_with, random_weights
 from transformers.models.gemma4.configuration_gemma4 import Gemma4VisionConfig
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.gemma4.modeling_gemma4 import (
@@ -108,6 +108,12 @@ def test_rows_of_images_equal_those_of_transformers(model: Any, size: tuple[int,
     rows = encode(spec, folder, spec.processor.image(picture(*size))).rows
     wanted = expected(tower, embedder, picture(*size))
     np.testing.assert_allclose(rows, wanted, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_rows_do_not_depend_on_the_sizes_of_pieces(model: Any) -> None:
+    folder, *_ = model
+    spec = gemma4.read_folder(folder)
+    check_pieces(spec, folder, spec.processor.image(picture(*SIZES[-1])))
 
 
 def test_frames_are_images_of_their_own_after_their_times(model: Any) -> None:
@@ -209,6 +215,32 @@ def test_rows_of_unified_equal_those_of_transformers(unified: Any, size: tuple[i
     wanted = embedder(pixels[None], places[None]).pooler_output[0].numpy()
     ours = encode(spec, folder, media).rows
     np.testing.assert_allclose(ours, wanted, atol=1e-4 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_an_mmproj_file_of_unified_gives_the_rows_of_the_folder(
+    unified: Any, kind: str, tmp_path: Path
+) -> None:
+    folder, _ = unified
+    conversion = Conversion("gemma4uv", convert_gemma4_unified)
+    sizes = {"image_size": 224, "patch_size": 4, "embedding_length": 40, "projection_dim": WIDTH}
+    tensors = load_file(folder / "model.safetensors")
+    path = tmp_path / "mmproj.gguf"
+    file = GgufFile(export(path, conversion, sizes, tensors, kind, (0.0,) * 3, (1.0,) * 3))
+    spec, own = gemma4_unified.read_folder(folder), media_spec_of_mmproj(file)
+    media = spec.processor.image(picture(64, 48))
+    assert own.processor.image(picture(64, 48)).shape[1] == media.shape[1]  # whole tokens
+    wanted = encode(spec, folder, media).rows
+    close = {"f32": 1e-5, "f16": 2e-2}[kind] * np.abs(wanted).max()
+    np.testing.assert_allclose(encode_with(own, file, media).rows, wanted, atol=close)
+    expansion = own.processor.expand(media, lambda text: [len(text)])
+    assert sum(count for _, count in expansion.runs) == len(wanted)
+
+
+def test_rows_of_unified_do_not_depend_on_the_sizes_of_pieces(unified: Any) -> None:
+    folder, _ = unified
+    spec = gemma4_unified.read_folder(folder)
+    check_pieces(spec, folder, spec.processor.image(picture(*SIZES[-1])))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from penstock.base.errors import ModelError
 from penstock.models.families.registry import media_spec_of_mmproj
 from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
-from tests.support.vision_cases import CASES
+from tests.support.vision_cases import CASES, PINPOINTS
 from tests.support.vision_models import media_spec, picture, save, small_model
 
 LLAVA = Conversion(  # its converter leaves the last layer and the norm after it out
@@ -34,8 +34,18 @@ LLAVA = Conversion(  # its converter leaves the last layer and the norm after it
 )
 PIXTRAL = Conversion("pixtral", interleaved(convert_images(PROJECTOR_NAMES), 2), {"image_size": 70},
                      ("use_silu",), 1e-5)  # fmt: skip
+NEWLINE = {"image_newline": "model.image_newline"}
 CONVERSIONS: dict[str, Conversion] = {
     "llava": replace(LLAVA, convert=convert_images(LLAVA_NAMES, "v.post_ln")),
+    "llava-next": replace(
+        LLAVA,
+        convert=convert_images(LLAVA_NAMES | NEWLINE, "v.post_ln"),
+        keys={
+            "block_count": 2,
+            "mm_patch_merge_type": "spatial_unpad",
+            "image_grid_pinpoints": [edge for high, wide in PINPOINTS for edge in (wide, high)],
+        },
+    ),
     "gemma3": Conversion(
         "gemma3", convert_images(PROJECTOR_NAMES), {"projector.scale_factor": 2}, ("use_gelu",)
     ),
@@ -141,6 +151,26 @@ def test_broken_files_are_refused_by_name(
     with pytest.raises(ModelError, match=fault):
         file = written((broken, spec, folder), tmp_path)
         media_spec_of_mmproj(file).towers[0].open(file, "auto")
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ({"mm_patch_merge_type": "spatial"}, "mm_patch_merge_type spatial is not supported"),
+        ({"image_grid_pinpoints": [28, 56, 28]}, "image_grid_pinpoints must be pairs"),
+        ({"image_grid_pinpoints": [28, 30]}, "image_grid_pinpoints must be multiples of 28"),
+    ],
+)
+def test_canvases_that_do_not_fit_are_refused(
+    keys: dict[str, Any], fault: str, tmp_path: Path
+) -> None:
+    conversion = CONVERSIONS["llava-next"]
+    broken = replace(conversion, keys={**conversion.keys, **keys})
+    tensors = {"model.vision_tower.encoder.layers.0.mlp.fc1.weight": np.ones((48, 32))}
+    tensors["model.vision_tower.embeddings.position_embedding.weight"] = np.ones((17, 32))
+    file = GgufFile(export(tmp_path / "m.gguf", broken, VISION, tensors))
+    with pytest.raises(ModelError, match=fault):
+        media_spec_of_mmproj(file)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:

@@ -21,6 +21,12 @@ SQUARE = {"height": 336, "width": 336}
 NEXT = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 IDEFICS = {"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}}
 SMOLVLM = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}}
+PAN = {
+    "do_pan_and_scan": True,
+    "pan_and_scan_min_crop_size": 30,
+    "pan_and_scan_max_num_crops": 4,
+    "pan_and_scan_min_ratio_to_activate": 1.2,
+}
 PIXTRAL = {"model_type": "pixtral", "hidden_act": "silu", "patch_size": 14, "image_size": 1540}
 
 # The model, its vision_config, the image processor and its settings.
@@ -66,6 +72,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         SIGLIP | {"image_size": 896},
         "Gemma3ImageProcessorPil",
         {"size": {"height": 896, "width": 896}},
+    ),
+    "gemma-3 with pan and scan": (
+        "Gemma3",
+        SIGLIP | {"image_size": 896},
+        "Gemma3ImageProcessorPil",
+        {"size": {"height": 896, "width": 896}} | PAN,
     ),
     "mistral-small-3.1": (
         "Mistral3",

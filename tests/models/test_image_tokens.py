@@ -15,8 +15,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from penstock.models.media.number_words import number_words
 from penstock.models.media.prepared import Frames
-from tests.support.vision_cases import CASES, Case
-from tests.support.vision_models import SIZES, VISION, media_spec, picture
+from tests.support.vision_cases import CASES, PAN_AND_SCAN, Case
+from tests.support.vision_models import (
+    SIZES,
+    VISION,
+    media_spec,
+    normalized_tiles,
+    picture,
+    shown_among,
+)
 
 SPECIAL = (
     *("<pad>", "<s>", "</s>", "<image>", "<video>", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),
@@ -72,12 +79,20 @@ def gemma(images: Any, tokens: Any) -> Any:
     return transformers.Gemma3Processor(images, tokens, image_seq_length=4)
 
 
+def panning_gemma(images: Any, tokens: Any) -> Any:
+    """Return a processor that crops: the defaults of its class turn cropping off."""
+    processor = gemma(images, tokens)
+    processor.images_kwargs = PAN_AND_SCAN
+    return processor
+
+
 PROCESSORS: dict[str, tuple[Callable[[Any, Any], Any], dict[str, str]]] = {
     "llava": (llava, {}),
     "llava-next": (llava_next, {}),
     "idefics3": (idefics, {}),
     "idefics3 without tiles": (idefics, {}),
     "gemma3": (gemma, GEMMA),
+    "gemma3 with pan and scan": (panning_gemma, GEMMA),
 }
 
 
@@ -183,6 +198,24 @@ def test_images_of_onevision_have_as_many_tokens_as_in_transformers(tmp_path: Pa
     for size in SIZES:
         expected = plain._get_number_of_features(owner, *size, 28, 28)
         assert len(our_ids(tmp_path, "<image>", tokens, [picture(*size)])) == expected
+
+
+def test_several_images_of_onevision_have_one_tile_each(tmp_path: Path) -> None:
+    tokens = tokenizer()
+    _, images = saved("llava-onevision", tmp_path, tokens)
+    spec = media_spec(tmp_path)
+    pictures = [picture(*size) for size in SIZES]
+    shown = [shown_among(spec.processor, spec.processor.image(p), len(SIZES)) for p in pictures]
+    given = images([[Image.fromarray(p) for p in pictures]], return_tensors="np")
+    owner: Any = SimpleNamespace(
+        num_image_tokens=16, vision_feature_select_strategy="full", image_token="<image>"
+    )
+    for number, media in enumerate(shown):
+        (tile,) = normalized_tiles(spec, media)
+        np.testing.assert_allclose(tile, given["pixel_values"][number][0], rtol=0, atol=1e-5)
+        text = transformers.LlavaOnevisionProcessor.replace_image_token(owner, given, number)
+        expansion = spec.processor.expand(media, lambda part: tokens(part)["input_ids"])
+        assert len(expansion.token_ids) == text.count("<image>") == 17
 
 
 def test_frames_of_smolvlm_follow_their_times(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from decoder_stepper import Stepper, load_decoder
 from safetensors.torch import load_file, save_file
 from test_decoder import PROMPT, TOLERANCE, expected_logits
 from test_moe_models import MIXTRAL, QWEN, random_model
-from thread_ranks import ThreadRanks, on_ranks
 
 from penstock.base.errors import ModelError
 from penstock.kernels.reference import ReferenceOps
@@ -24,6 +23,7 @@ from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import load_model
 from penstock.models.loader.tensor_parallel import shard_model
 from tests.support.checkpoints.integer_checkpoints import FORMS, Form, unstacked, write_integers
+from tests.support.thread_ranks import ThreadRanks, on_ranks
 
 WIDE = {"intermediate_size": 192}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {

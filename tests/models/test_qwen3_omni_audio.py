@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tower_runner import encode, random_weights, save_tower
+from tower_runner import check_pieces, encode, random_weights, save_tower
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeAudioEncoder
 from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
     _get_feat_extract_output_lengths,
@@ -70,3 +70,10 @@ def test_rows_and_tokens_are_those_of_transformers(saved: Any, samples: int) -> 
     rows = encode(spec, folder, media).rows
     assert rows.shape == expected.shape
     assert np.abs(rows - expected).max() <= 2e-4 * np.abs(expected).max()
+
+
+def test_rows_do_not_depend_on_the_sizes_of_pieces(saved: Any) -> None:
+    folder, _ = saved
+    spec = media_spec_of_folder(Path(folder))
+    assert spec is not None
+    check_pieces(spec, folder, spec.processor.audio(Sound(sound(77_777), RATE)))

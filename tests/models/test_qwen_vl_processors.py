@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from penstock.base.errors import InvalidRequest, ModelError
 from penstock.models.configuration.qwen_vl import VisionKeys, read_qwen_media
@@ -24,7 +26,7 @@ from penstock.models.media.processor import PlacedMedia
 from penstock.models.media.qwen2_vl_processor import Qwen2VlProcessor
 from penstock.models.media.qwen3_vl_processor import Qwen3VlProcessor
 
-IMAGE, VIDEO, START, END = 90, 91, 92, 93
+IMAGE, VIDEO, START, END = 190, 191, 192, 193
 TOKENS = {
     "<|image_pad|>": IMAGE,
     "<|video_pad|>": VIDEO,
@@ -37,6 +39,12 @@ SIZES = [(28, 28), (1, 1), (30, 500), (333, 217), (64, 64), (1200, 900), (57, 30
 def encode(text: str) -> list[int]:
     """Return a token per special text, or per character."""
     return [TOKENS[text]] if text in TOKENS else list(text.encode())
+
+
+def decode(token_ids: Sequence[int]) -> str:
+    """Return the text of tokens that `encode` has made."""
+    texts = {token: text for text, token in TOKENS.items()}
+    return "".join(texts.get(token) or chr(token) for token in token_ids)
 
 
 def noise(*shape: int) -> np.ndarray:
@@ -172,6 +180,31 @@ def test_qwen3_writes_the_time_of_each_group_of_frames(tmp_path: Path) -> None:
     assert list(expansion.token_ids) == wanted
     assert [expansion.token_ids[at] for at, _ in expansion.runs] == [VIDEO, VIDEO]
     assert all(length == count for _, length in expansion.runs)
+
+
+def test_qwen3_writes_a_video_as_transformers_does(tmp_path: Path) -> None:
+    processor = qwen3(tmp_path)
+    prepared = processor.video(clip(6, 64, 96))
+    rules: Any = SimpleNamespace(
+        video_processor=SimpleNamespace(merge_size=2, temporal_patch_size=2),
+        vision_start_token="<|vision_start|>",
+        vision_end_token="<|vision_end|>",
+        video_token="<|video_pad|>",
+        all_special_multimodal_tokens=["<|video_pad|>"],
+    )
+    rules._calculate_timestamps = lambda *of: Qwen3VLProcessor._calculate_timestamps(rules, *of)
+    metadata = SimpleNamespace(fps=10.0, frames_indices=list(range(6)))
+    video = {
+        "video_grid_thw": np.array([prepared.layout[:3]]),
+        "video_metadata": [metadata],
+    }
+    written = Qwen3VLProcessor.replace_video_token(rules, video, 0)
+    rendered = "See <|vision_start|><|video_pad|><|vision_end|>."
+    (wanted,), _ = Qwen3VLProcessor.get_text_with_replacements(rules, [rendered], [], [written])
+    ours = rendered.replace(
+        processor.placeholders["video"], decode(processor.expand(prepared, encode).token_ids)
+    )
+    assert ours == wanted
 
 
 def test_the_rate_of_a_qwen25_video_is_part_of_its_identity(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tower_runner import encode, random_weights, save_tower
+from tower_runner import check_pieces, encode, random_weights, save_tower
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
     Qwen2_5_VisionTransformerPretrainedModel,
@@ -114,6 +114,13 @@ def test_embeddings_of_images_equal_those_of_transformers(model: Any, size: Any)
     wanted = expected(reference, spec.towers[0].grid, media)
     for ours, theirs in zip((encoded.rows, *encoded.deep), wanted, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5 * np.abs(theirs).max())
+
+
+def test_embeddings_do_not_depend_on_the_sizes_of_pieces(model: Any) -> None:
+    family, _, folder = model
+    spec = family.FAMILY.media.read_folder(folder)
+    frames = Frames(noise(4, 96, 128), (0, 0.5, 1, 1.5), 2.0)
+    check_pieces(spec, folder, spec.processor.video(frames))
 
 
 def test_embeddings_of_videos_equal_those_of_transformers(model: Any) -> None:

@@ -1,7 +1,8 @@
-"""Speech models: Kokoro and Piper on small ONNX files, VITS and Dia with small random weights."""
+"""Speech models: Kokoro and Piper on small ONNX files, the others with small random weights."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from penstock.models.speech.kokoro_alphabet import MAX_PHONEMES, TOKEN_IDS, koko
 from penstock.runtime.speech.load import load_speaker
 from penstock.runtime.speech.pieces import cut_phonemes
 from penstock.runtime.speech.speaker import Speaker
-from tests.support.checkpoints.speech_checkpoints import save_dia, save_vits
+from tests.support.checkpoints.speech_checkpoints import save_csm, save_dia, save_vits
 from tests.support.speech.onnx_files import SAMPLES_PER_TOKEN, write_kokoro, write_piper
 
 pytest.importorskip("onnxruntime")
@@ -178,6 +179,47 @@ def test_dia_is_what_transformers_computes(tmp_path: Path) -> None:
     with torch.inference_mode():
         (wanted,) = processor.batch_decode(model.generate(**inputs))
     assert len(samples) > 0 and np.allclose(samples, wanted.reshape(-1).numpy(), atol=1e-6)
+
+
+def test_csm_is_what_transformers_computes(tmp_path: Path) -> None:
+    folder = save_csm(tmp_path)
+    speaker = speaker_at(folder)
+    assert speaker.info.voices[:2] == ("0", "1") and speaker.info.sample_rate == 200
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    (piece,) = speaker.pieces("Hi there", "3")
+    assert list(piece) == tokenizer("[3]Hi there").input_ids
+    assert speaker.pieces("Hi", "nobody") == speaker.pieces("Hi", "0")
+    assert speaker.pieces("...", "") == []
+    samples = speaker.speak(piece, "3", 1.0)
+    model = transformers.CsmForConditionalGeneration.from_pretrained(folder).eval()
+    frames = int((2 + 0.5 * len(piece)) * 12.5)
+    torch.manual_seed(1)
+    with torch.inference_mode():
+        (wanted,) = model.generate(
+            input_ids=torch.tensor([piece]), max_new_tokens=frames, output_audio=True
+        )
+    assert 0 < len(samples) <= frames * 16 and np.abs(samples).max() > 0
+    assert np.allclose(samples, wanted.numpy(), atol=1e-6)
+
+
+def test_csm_speaks_the_names_of_special_tokens(tmp_path: Path) -> None:
+    folder = save_csm(tmp_path)
+    special = transformers.AutoTokenizer.from_pretrained(folder).all_special_ids
+    (piece,) = speaker_at(folder).pieces("<|AUDIO|> and <|end_of_text|>", "0")
+    assert [token in special for token in piece] == [True, *[False] * (len(piece) - 2), True]
+
+
+def test_weights_are_the_files_that_the_config_names(tmp_path: Path) -> None:
+    folder = save_csm(tmp_path)
+    expected = speaker_at(folder).info.weight_bytes
+    (folder / "model.safetensors").rename(folder / "transformers.safetensors")
+    (folder / "model.safetensors").write_bytes(b"the weights of another program" * 10**6)
+    config = json.loads((folder / "config.json").read_text())
+    config["transformers_weights"] = "transformers.safetensors"
+    (folder / "config.json").write_text(json.dumps(config))
+    files = files_at(folder, "m")
+    settings = EngineSettings(model=str(folder), threads=1, device="cpu")
+    assert load_speaker(files, settings, 10**6).info.weight_bytes == expected
 
 
 def test_a_broken_transformers_folder_is_refused(tmp_path: Path) -> None:

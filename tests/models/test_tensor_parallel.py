@@ -10,7 +10,6 @@ import pytest
 import torch
 from decoder_stepper import Stepper
 from random_checkpoint import dense, random_weights
-from thread_ranks import ThreadRanks, on_ranks
 
 from penstock.adapters.adapter import Adapter, Factors
 from penstock.adapters.shard import shard_adapter
@@ -29,6 +28,7 @@ from penstock.models.loader.tensor_parallel import ShardWeights, shard_model, sh
 from penstock.quant.dequantize import dequantize
 from penstock.quant.weight_slices import size_bytes
 from penstock.runtime.adapters import factors_of
+from tests.support.thread_ranks import ThreadRanks, on_ranks
 
 PROMPT = [3, 17, 5, 40, 2, 9, 44, 31, 8, 8, 12, 30, 7, 23, 1, 40, 33, 6, 19]
 

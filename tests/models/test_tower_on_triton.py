@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 from tests.support.triton_interpreter import INTERPRETED, passes_interpreted
 from tests.support.vision_cases import CASES
@@ -36,7 +37,7 @@ def test_rows_are_those_of_the_native_ops(name: str, tmp_path: Path) -> None:
     for ops in (native_ops(), TritonOps("cpu", torch.float32)):
         built = tower.open(SafetensorsFolder(folder), "f32").build(ops)
         with torch.inference_mode():
-            rows.append(np.asarray(drained(built.encode(ops, media))[0].rows))
+            rows.append(np.asarray(drained(built.encode(ops, media, PieceBudget()))[0].rows))
     np.testing.assert_allclose(rows[1], rows[0], rtol=1e-4, atol=1e-4)
 
 

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tower_runner import check_pieces
 
 from penstock.base.errors import ModelError
 from penstock.kernels.reference import ReferenceOps
 from penstock.models.media.prepared import Frames
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 from tests.support.vision_cases import CASES, Case
 from tests.support.vision_models import (
@@ -110,15 +112,21 @@ def test_rows_have_the_same_bits_after_other_images_and_in_other_pieces(saved: A
     ops, processor = native_ops(), media_spec(folder).processor
     tower: Any = built_tower(folder, ops)
     media = [processor.image(picture(*size, seed=5)) for size in SIZES]
-    first = [drained(tower.encode(ops, item))[0].rows for item in media]
-    again = [drained(tower.encode(ops, item))[0].rows for item in reversed(media)]
+    first = [drained(tower.encode(ops, item, PieceBudget()))[0].rows for item in media]
+    again = [drained(tower.encode(ops, item, PieceBudget()))[0].rows for item in reversed(media)]
     for one, other in zip(first, reversed(again), strict=True):
         np.testing.assert_array_equal(one, other)
-    interleaved = [tower.encode(ops, item) for item in media[2:4]]
+    interleaved = [tower.encode(ops, item, PieceBudget()) for item in media[2:4]]
     for pieces in interleaved:
         next(pieces)
     for pieces, alone in zip(interleaved, first[2:4], strict=True):
         np.testing.assert_array_equal(drained(pieces)[0].rows, alone)
+
+
+def test_rows_do_not_depend_on_the_sizes_of_pieces(saved: Any) -> None:
+    folder, *_ = saved
+    spec = media_spec(folder)
+    check_pieces(spec, folder, spec.processor.image(picture(*SIZES[3])))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -132,9 +140,11 @@ def test_towers_with_rounded_weights(name: str, dtype: torch.dtype, tmp_path: Pa
     media = media_spec(folder).processor.image(pixels)
     (spec,) = media_spec(folder).towers
     ops, checkpoint = native_ops(), SafetensorsFolder(folder)
-    exact = drained(spec.open(checkpoint, "f32").build(ops).encode(ops, media))[0].rows
+    exact, fast = (
+        drained(spec.open(checkpoint, kind).build(ops).encode(ops, media, PieceBudget()))[0].rows
+        for kind in ("f32", "auto")
+    )
     np.testing.assert_allclose(exact, expected, **TOLERANCE)
-    fast = drained(spec.open(checkpoint, "auto").build(ops).encode(ops, media))[0].rows
     assert np.abs(fast - expected).max() < 0.03 * np.abs(expected).max()
 
 
@@ -144,7 +154,7 @@ def test_the_reference_ops_give_the_rows_of_the_native_ones(saved: Any) -> None:
     ops = ReferenceOps()
     tower = spec.open(SafetensorsFolder(folder), "auto").build(ops)
     media = media_spec(folder).processor.image(picture(37, 91))
-    rows = drained(tower.encode(ops, media))[0].rows
+    rows = drained(tower.encode(ops, media, PieceBudget()))[0].rows
     np.testing.assert_allclose(np.asarray(rows), encoded(folder, media), **TOLERANCE)
 
 

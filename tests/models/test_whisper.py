@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from penstock.models.media.prepared import PreparedMedia
 from penstock.models.whisper.folder import is_whisper, whisper_spec
 from penstock.models.whisper.loader import load_whisper
 from penstock.models.whisper.rules import FORBIDDEN, TranscriptRules
-from penstock.runtime.cpu.transcription import TranscriptionRuntime
+from penstock.runtime.transcription import TranscriptionRuntime
 from tests.support.speech.whisper_folders import random_whisper
 from tests.support.speech.window_decoding import decode, encode, start_runtime
 
@@ -103,6 +104,32 @@ def test_greedy_tokens_of_a_batch_are_those_of_transformers(
     said = decode(runtime, windows, prompts, SAID)
     for media, prompt, own in zip(windows, prompts, said, strict=True):
         assert own == greedy(reference, media, prompt, folder)
+
+
+def test_plan_gives_the_bits_of_the_eager_calls(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts of several rows in one step, of other lengths than the windows, and decode steps."""
+    runtime = start_runtime(folder)
+    backend: Any = runtime._backend
+    by_plan, compared = backend.logits, []
+
+    def both(*inputs: Any) -> Any:
+        expected = backend.eager_logits(*inputs)
+        logits = by_plan(*inputs)
+        np.testing.assert_array_equal(logits, expected)
+        compared.append(len(logits))
+        return logits
+
+    monkeypatch.setattr(backend, "logits", both)
+    windows = [window(seed) for seed in range(2)]
+    for media in windows:
+        encode(runtime, media)
+    tokens = whisper_spec(folder).tokens
+    opening = tokens.opening("en", tokens.transcribe)
+    prompts = [[tokens.previous, *b"text" * 20, *opening], [*opening]]
+    decode(runtime, windows, prompts, 4)
+    assert compared == [2] * 4
 
 
 def test_rows_with_the_same_window_share_its_keys_and_values(

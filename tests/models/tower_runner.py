@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import pytest
 import torch
 from safetensors.torch import save_file
 
 from penstock.kernels.native import NativeOps, Pool
 from penstock.models.media.prepared import PreparedMedia
+from penstock.models.towers import piece_budget
+from penstock.models.towers.piece_budget import MOST_OPERATIONS, PieceBudget
 from penstock.models.towers.tower import EncodedMedia, MediaSpec
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
@@ -43,12 +49,34 @@ def encode(spec: MediaSpec, folder: Path, media: PreparedMedia) -> EncodedMedia[
 
 def encode_with(spec: MediaSpec, checkpoint: Checkpoint, media: PreparedMedia) -> EncodedMedia[Any]:
     """Return the embeddings of `media` by the tower that takes it, with weights in float32."""
-    ops = NativeOps.eager(Pool(2))
+    return _encode(spec, checkpoint, media, [MOST_OPERATIONS])[0]
+
+
+def check_pieces(spec: MediaSpec, folder: Path, media: PreparedMedia) -> None:
+    """Check that a tower obeys the size of the next piece, and that its rows do not depend on
+    it."""
+    checkpoint = SafetensorsFolder(folder)
+    whole, few = _encode(spec, checkpoint, media, [MOST_OPERATIONS])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(piece_budget, "ROW_UNIT", 3)  # the items of tests have few rows
+        cut, many = _encode(spec, checkpoint, media, [1, 1e5, 1, 1e6, 3e6])
+    assert many > few
+    for one, other in zip((whole.rows, *whole.deep), (cut.rows, *cut.deep), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def _encode(
+    spec: MediaSpec, checkpoint: Checkpoint, media: PreparedMedia, sizes: Sequence[float]
+) -> tuple[EncodedMedia[Any], int]:
+    """Encode in pieces of `sizes` operations in turn. Return the embeddings and the number of
+    pieces."""
+    ops, budget = NativeOps.eager(Pool(2)), PieceBudget()
     tower = next(tower for tower in spec.towers if media.kind in tower.kinds)
-    pieces = tower.open(checkpoint, "f32").build(ops).encode(ops, media)
-    while True:
+    pieces = tower.open(checkpoint, "f32").build(ops).encode(ops, media, budget)
+    for number in itertools.count():
+        budget.operations = sizes[number % len(sizes)]
         try:
             next(pieces)
         except StopIteration as done:
-            encoded: EncodedMedia[Any] = done.value
-            return encoded
+            return done.value, number
+    raise AssertionError("the count has no end")

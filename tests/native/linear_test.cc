@@ -86,9 +86,12 @@ std::unique_ptr<PackedLinear> pack(const std::vector<Matrix>& parts, const float
 // Columns past the last one of an output row, which no kernel may write.
 constexpr int64_t kGuard = 5;
 
+// The phase that rounds the rows of dense products: one for all tasks, or each task.
+enum class Rounding : uint8_t { once, in_tasks };
+
 // The outputs of the layer, [rows, N + kGuard].
 std::vector<float> multiply(const PackedLinear& packed, const std::vector<float>& x, int64_t rows,
-                            Isa isa, int64_t threads) {
+                            Isa isa, int64_t threads, Rounding rounding = Rounding::once) {
     const int64_t depth = packed.packed_tiles()->depth;
     const int64_t columns = packed.packed_tiles()->rows;
     const int64_t row_bytes = quantized_row_bytes(depth);
@@ -101,6 +104,12 @@ std::vector<float> multiply(const PackedLinear& packed, const std::vector<float>
     if (packed.has_dense()) {
         arguments.tensor[1] = result;
         arguments.integer[0] = threads;
+        const int64_t rounded_bytes = packed.packed_tiles()->rounded_row_bytes;
+        const Memory rounded = poisoned(static_cast<size_t>(rows * rounded_bytes));
+        if (rounding == Rounding::once) {
+            arguments.tensor[2] =
+                view(rounded.get(), DType::u8, rows, rounded_bytes, rounded_bytes);
+        }
         run(isa, "linear_dense", arguments);
     }
     if (packed.has_affine()) {
@@ -120,7 +129,9 @@ bool same(float a, float b) {
 }
 
 float expected(const Matrix& matrix, int64_t n, const float* x,
-               const std::vector<QuantizedUnit>& quanta, Isa isa) {
+               const std::vector<QuantizedUnit>& quanta, Isa isa, Use use) {
+    if (use == Use::rounded_products && is_fixed(matrix, isa))
+        return fixed_product(matrix, n, x);
     if (matrix.dense.empty() && is_paired(matrix, isa))
         return paired_product(matrix, n, quanta);
     if (matrix.dense.empty())
@@ -133,10 +144,12 @@ float expected(const Matrix& matrix, int64_t n, const float* x,
 }
 
 void check_product(const std::vector<Matrix>& parts, const std::vector<float>& bias,
-                   const std::vector<float>& x, int64_t rows, Isa isa) {
+                   const std::vector<float>& x, int64_t rows, Isa isa, Use use = Use::products) {
     const int64_t depth = parts.front().depth;
-    const auto packed = pack(parts, bias.empty() ? nullptr : bias.data(), isa);
+    const auto packed = pack(parts, bias.empty() ? nullptr : bias.data(), isa, use);
     const std::vector<float> out = multiply(*packed, x, rows, isa, 1 + rows % 7);
+    const auto in_tasks = multiply(*packed, x, rows, isa, 1 + rows % 7, Rounding::in_tasks);
+    CHECK(std::memcmp(out.data(), in_tasks.data(), out.size() * sizeof(float)) == 0);
     const int64_t stride = packed->packed_tiles()->rows + kGuard;
     for (int64_t m = 0; m < rows; ++m) {
         const float* row = x.data() + m * depth;
@@ -144,7 +157,7 @@ void check_product(const std::vector<Matrix>& parts, const std::vector<float>& b
         int64_t column = 0;
         for (const Matrix& part : parts) {
             for (int64_t n = 0; n < part.rows; ++n, ++column) {
-                float want = expected(part, n, row, quanta, isa);
+                float want = expected(part, n, row, quanta, isa, use);
                 if (!bias.empty())
                     want += bias[static_cast<size_t>(column)];
                 CHECK(same(out[static_cast<size_t>(m * stride + column)], want));
@@ -350,6 +363,82 @@ void dense_products_sum_in_the_documented_order() {
     }
 }
 
+// Depths end within a pair, a unit and a group.
+void rounded_products_of_float16_are_as_documented() {
+    std::mt19937 random(12);
+    for (const Isa isa : isas()) {
+        for (const int64_t depth : {1, 31, 64, 101, 160}) {
+            for (const int64_t rows : {1, 2, 4, 7, 16, 40, 99}) {
+                std::vector<float> x = random_x(random, rows * depth);
+                x[0] *= 1e4f;
+                const std::vector<Matrix> parts{random_dense(random, DType::f16, 35, depth),
+                                                random_dense(random, DType::bf16, 17, depth),
+                                                random_dense(random, DType::f16, 16, depth)};
+                check_product(parts, random_x(random, 68), x, rows, isa, Use::rounded_products);
+            }
+        }
+    }
+}
+
+void extreme_rounded_products_do_not_overflow() {
+    constexpr int64_t kDepth = 128;
+    std::mt19937 random(13);
+    for (const Isa isa : isas()) {
+        Matrix matrix = random_dense(random, DType::f16, 16, kDepth);
+        std::fill(matrix.dense.begin(), matrix.dense.end(), -2.0f);
+        std::fill(matrix.dense_half.begin(), matrix.dense_half.end(), f32_to_f16(-2.0f));
+        std::vector<float> x(kDepth, 3e30f);
+        std::fill(x.begin() + kFixedGroup, x.end(), 1e-40f);
+        check_product({matrix}, {}, x, 1, isa, Use::rounded_products);
+    }
+}
+
+// The error of rounded products is that of activations in float16, not more.
+void rounded_products_lose_no_more_than_float16() {
+    std::mt19937 random(14);
+    constexpr int64_t kDepth = 768, kRows = 128;
+    for (const Isa isa : isas()) {
+        const Matrix matrix = random_dense(random, DType::f16, kRows, kDepth);
+        const std::vector<float> x = random_x(random, kDepth);
+        const auto out =
+            multiply(*pack({matrix}, nullptr, isa, Use::rounded_products), x, 1, isa, 1);
+        double off = 0.0, of_float16 = 0.0;
+        for (int64_t n = 0; n < kRows; ++n) {
+            double want = 0.0, halves = 0.0;
+            for (int64_t k = 0; k < kDepth; ++k) {
+                const float value = x[static_cast<size_t>(k)];
+                want += double{matrix.weight(n, k)} * value;
+                halves += double{matrix.weight(n, k)} * f16_to_f32(f32_to_f16(value));
+            }
+            off += std::pow(want - out[static_cast<size_t>(n)], 2);
+            of_float16 += std::pow(want - halves, 2);
+        }
+        CHECK(off < 2.0 * of_float16);
+    }
+}
+
+void rounded_products_of_rows_that_are_not_finite_are_nan() {
+    std::mt19937 random(15);
+    for (const Isa isa : isas()) {
+        if (!has_int16_products(isa))
+            continue;
+        Matrix matrix = random_dense(random, DType::f16, 3, 100);
+        matrix.dense_half[70] = f32_to_f16(std::numeric_limits<float>::infinity());
+        matrix.dense_half[100] = f32_to_f16(std::nanf(""));
+        std::vector<float> x = random_x(random, 3 * 100);
+        x[99] = std::nanf("");
+        x[150] = -std::numeric_limits<float>::infinity();
+        const auto packed = pack({matrix}, nullptr, isa, Use::rounded_products);
+        const auto out = multiply(*packed, x, 3, isa, 1);
+        for (int64_t m = 0; m < 3; ++m) {
+            for (int64_t n = 0; n < 3; ++n) {
+                const float value = out[static_cast<size_t>(m * (3 + kGuard) + n)];
+                CHECK(std::isnan(value) == (m < 2 || n < 2));
+            }
+        }
+    }
+}
+
 void embedding_returns_the_exact_rows(const Matrix& matrix, Isa isa) {
     const auto packed = pack({matrix}, nullptr, isa, Use::rows);
     std::vector<int32_t> tokens;
@@ -429,6 +518,10 @@ int main(int count, char** arguments) {
     extreme_activations_are_quantized_as_defined();
     parts_of_different_kinds_share_one_output();
     dense_products_sum_in_the_documented_order();
+    rounded_products_of_float16_are_as_documented();
+    extreme_rounded_products_do_not_overflow();
+    rounded_products_lose_no_more_than_float16();
+    rounded_products_of_rows_that_are_not_finite_are_nan();
     embedding_gathers_from_any_packed_matrix();
     large_multipliers_fall_back_to_exact_floats();
     invalid_sources_are_refused_with_their_part();

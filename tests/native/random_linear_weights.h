@@ -369,6 +369,48 @@ inline float pair_product(const Matrix& matrix, int64_t row, const float* x) {
     return chain[0] + chain[1];
 }
 
+// Whether a matrix is packed as int16 if its products may be rounded.
+inline bool is_fixed(const Matrix& matrix, Isa isa) {
+    return has_int16_products(isa) && matrix.dense_type == DType::f16 && !matrix.dense.empty();
+}
+
+// `count` numbers as int16 of at most `most`, and the scale of these.
+struct Fixed {
+    std::vector<int64_t> value;
+    float scale = 0.0f;
+
+    template <class At>
+    Fixed(int64_t count, float most, float least, const At& at)
+        : value(static_cast<size_t>(count)) {
+        float largest = 0.0f;
+        bool finite = true;
+        for (int64_t i = 0; i < count; ++i) {
+            finite = finite && std::isfinite(at(i));
+            largest = std::fmax(largest, std::fabs(at(i)));
+        }
+        scale = finite ? largest / most : std::nanf("");
+        for (int64_t i = 0; i < count && finite && largest >= least && largest > 0.0f; ++i)
+            value[static_cast<size_t>(i)] = std::lrint(at(i) * (most / largest));
+    }
+};
+
+// The product of an f16 matrix that is packed as int16.
+inline float fixed_product(const Matrix& matrix, int64_t row, const float* x) {
+    float acc = 0.0f;
+    for (int64_t k = 0; k < matrix.depth; k += kFixedGroup) {
+        const int64_t count = std::min(kFixedGroup, matrix.depth - k);
+        const Fixed weights(count, 8191.0f, 0.0f,
+                            [&](int64_t i) { return matrix.weight(row, k + i); });
+        const Fixed of_row(count, 4095.0f, 0x1p-100f, [&](int64_t i) { return x[k + i]; });
+        int64_t dot = 0;
+        for (size_t i = 0; i < weights.value.size(); ++i)
+            dot += weights.value[i] * of_row.value[i];
+        CHECK(std::abs(dot) <= std::numeric_limits<int32_t>::max());
+        acc = std::fma(static_cast<float>(dot) * weights.scale, of_row.scale, acc);
+    }
+    return acc;
+}
+
 // The product of a bf16 matrix on ISAs with tiles.
 inline float tile_product(const Matrix& matrix, int64_t row, const float* x) {
     float acc = 0.0f;

@@ -14,6 +14,7 @@ from penstock.engine.types import MediaItem
 from penstock.kernels.ops_interface import Ops
 from penstock.models.configuration.family import MediaFamily
 from penstock.models.media.prepared import MediaKind, PreparedMedia
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower import EncodedMedia, MediaSpec
 from penstock.quant.checkpoint import Checkpoint
 
@@ -40,7 +41,8 @@ def noise(media: PreparedMedia, width: int, layer: int = 0) -> np.ndarray:
 
 @dataclass
 class NoiseTower:
-    """A test tower. `pieces`: the contents of which it has encoded a piece, in order. `faults`:
+    """A test tower. `pieces`: the contents of which it has encoded a piece, in order. `sizes`: the
+    operations that were allowed for each piece. `faults`:
     contents for which it fails: "raises", "nan" (not finite) or "short" (a row too few)."""
 
     width: int
@@ -48,6 +50,7 @@ class NoiseTower:
     kinds: frozenset[MediaKind] = frozenset({"image"})
     faults: dict[str, Literal["raises", "nan", "short"]] = field(default_factory=dict)
     pieces: list[str] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
 
     weight_bytes = 3 << 20
@@ -61,11 +64,14 @@ class NoiseTower:
     def build(self, ops: Ops[Any]) -> NoiseTower:
         return self
 
-    def encode(self, ops: Ops[Any], media: PreparedMedia) -> Generator[None, None, Any]:
+    def encode(
+        self, ops: Ops[Any], media: PreparedMedia, budget: PieceBudget
+    ) -> Generator[None, None, Any]:
         content = media.data.decode()
         try:
             for piece in range(media.layout[1]):
                 self.pieces.append(content)
+                self.sizes.append(budget.operations)
                 if piece < media.layout[1] - 1:
                     yield
         except GeneratorExit:

@@ -74,6 +74,18 @@ def gemma_images() -> Any:
     return transformers.Gemma3ImageProcessorPil(size={"height": 28, "width": 28})
 
 
+PAN_AND_SCAN = {
+    "do_pan_and_scan": True,
+    "pan_and_scan_min_crop_size": 10,
+    "pan_and_scan_max_num_crops": 4,
+    "pan_and_scan_min_ratio_to_activate": 1.2,
+}
+
+
+def panned_images() -> Any:
+    return transformers.Gemma3ImageProcessorPil(size={"height": 28, "width": 28}, **PAN_AND_SCAN)
+
+
 # transformers fails for images that become less than one pixel high, and for a single row.
 PIXTRAL_SIZES = ((15, 1), (2, 100), (37, 91), (64, 48), (150, 10))
 LLAMA = {"model_type": "llama"}
@@ -129,7 +141,7 @@ CASES = {
             "image_grid_pinpoints": [[28 * i, 28 * j] for i in range(1, 6) for j in range(1, 6)],
             "vision_aspect_ratio": "anyres_max_4",
         },
-        ("pixel_values", "image_sizes"),
+        ("pixel_values", "image_sizes", "batch_num_images"),
     ),
     "idefics3": Case(
         "Idefics3",
@@ -178,6 +190,13 @@ CASES = {
     "gemma3": Case(
         "Gemma3",
         gemma_images,
+        {"sliding_window": 5},
+        {"model_type": "siglip_vision_model", "vision_use_head": False},
+        {"mm_tokens_per_image": 4, "image_token_index": 63},
+    ),
+    "gemma3 with pan and scan": Case(
+        "Gemma3",
+        panned_images,
         {"sliding_window": 5},
         {"model_type": "siglip_vision_model", "vision_use_head": False},
         {"mm_tokens_per_image": 4, "image_token_index": 63},

@@ -15,7 +15,9 @@ from penstock import _native
 from penstock.kernels.native.ops import NativeOps
 from penstock.models.families import registry
 from penstock.models.media.prepared import PreparedMedia
+from penstock.models.media.processor import MediaAmongOthers, MediaProcessor
 from penstock.models.media.tiles import TileLayout
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower import MediaSpec, Tower
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 
@@ -88,6 +90,13 @@ def media_spec(folder: Path) -> MediaSpec:
     return spec
 
 
+def shown_among(processor: MediaProcessor, media: PreparedMedia, images: int) -> PreparedMedia:
+    """Return an item as it is shown in a prompt with this number of images."""
+    if isinstance(processor, MediaAmongOthers):
+        return processor.among(media, images)
+    return media
+
+
 def native_ops(threads: int = 2) -> NativeOps:
     return NativeOps.eager(_native.ThreadPool(threads))
 
@@ -112,7 +121,8 @@ def drained(pieces: Generator[None, None, Any]) -> tuple[Any, int]:
 def encoded(folder: Path, media: PreparedMedia) -> npt.NDArray[np.float32]:
     """Return the rows of an item."""
     ops = native_ops()
-    rows: npt.NDArray[np.float32] = drained(built_tower(folder, ops).encode(ops, media))[0].rows
+    pieces = built_tower(folder, ops).encode(ops, media, PieceBudget())
+    rows: npt.NDArray[np.float32] = drained(pieces)[0].rows
     return rows
 
 

@@ -49,8 +49,9 @@ PlanTensor operand_of(const py::handle& given, const Parameter& parameter,
                               " dimensions, got " + std::to_string(tensor.view.rank));
     }
     // uint8 tensors hold quantized units, which kernels load by whole cache lines: they must be
-    // aligned.
-    if (tensor.view.dtype == DType::u8 &&
+    // aligned, unless they are empty.
+    const auto columns = tensor.view.shape[static_cast<size_t>(tensor.view.rank - 1)];
+    if (tensor.view.dtype == DType::u8 && columns > 0 &&
         reinterpret_cast<uintptr_t>(tensor.view.data) % alignment_bytes != 0) {
         throw py::value_error(where + ": must start on a multiple of 64 bytes");
     }
@@ -159,6 +160,7 @@ const void* check_object(const KernelSet& kernels, const Signature& signature,
     symbols.set("N", {packed_tiles.rows});
     symbols.set("V", {packed_tiles.rows});
     symbols.set("row_bytes", {cpu::quantized_row_bytes(packed_tiles.depth)});
+    symbols.set("rounded_bytes", {packed_tiles.rounded_row_bytes});
     return &packed_tiles;
 }
 

@@ -45,8 +45,13 @@ StepSize StepPlan::measure(const PerInput<TensorView>& given) const {
     require_at_most("tokens", size.tokens, plan.largest().tokens);
     require_at_most("context_lens", size.rows, plan.largest().rows);
     require_at_most("sample_rows", size.samples, plan.largest().samples);
-    const size_t tables = static_cast<size_t>(StepInput::block_tables);
-    require_at_most("block_tables: columns", given[tables].shape[1], inputs[tables].view.shape[1]);
+    for (const StepInput input : present) {
+        const auto i = static_cast<size_t>(input);
+        if (is_table(input)) {
+            const std::string what = std::string(step_input_names[i]) + ": columns";
+            require_at_most(what.c_str(), given[i].shape[1], inputs[i].view.shape[1]);
+        }
+    }
     return size;
 }
 
@@ -67,7 +72,17 @@ void StepPlan::copy(const PerInput<TensorView>& given) {
     }
 }
 
-void StepPlan::check(const StepSize& size, int64_t table_columns) {
+ChunkViews StepPlan::chunks_of(StepInput contexts, StepInput tables,
+                               const PerInput<TensorView>& given) const {
+    const auto view = [&](StepInput input) {
+        return plan.view(inputs[static_cast<size_t>(input)]);
+    };
+    ChunkViews chunks{view(StepInput::query_starts), view(contexts), view(tables)};
+    chunks.block_tables.shape[1] = of(given, tables).shape[1];
+    return chunks;
+}
+
+void StepPlan::check(const StepSize& size, const PerInput<TensorView>& given) {
     for (const StepInput input : present) {
         const auto i = static_cast<size_t>(input);
         if (const auto& bound = limits.below[i]) {
@@ -99,15 +114,18 @@ void StepPlan::check(const StepSize& size, int64_t table_columns) {
                      limits.adapter_slots, check_grouped, "sampled_");
     }
     if (limits.cache) {
-        TensorView tables = view(StepInput::block_tables);
-        tables.shape[1] = table_columns;
-        const ChunkViews chunks{view(StepInput::query_starts), view(StepInput::context_lens),
-                                tables};
+        const ChunkViews chunks =
+            chunks_of(StepInput::context_lens, StepInput::block_tables, given);
         check_chunks(chunks, size.tokens, *limits.cache);
         if (limits.visible) {
             constexpr auto visible = static_cast<size_t>(StepInput::media_visible);
             check_visible(view(StepInput::media_visible), chunks, step_input_names[visible]);
         }
+    }
+    if (limits.cross_cache) {
+        check_chunks(
+            chunks_of(StepInput::cross_context_lens, StepInput::cross_block_tables, given),
+            size.tokens, *limits.cross_cache);
     }
 }
 
@@ -115,7 +133,7 @@ void StepPlan::run(ThreadPool::Lease& lease, const StepSize& size,
                    const PerInput<TensorView>& given) {
     plan.resize(size);
     copy(given);
-    check(size, of(given, StepInput::block_tables).shape[1]);
+    check(size, given);
     if (profiling) {
         plan.run_timed(lease);
     } else {

@@ -32,15 +32,22 @@ enum class StepInput : uint8_t {
     media_height,
     media_width,
     media_rope_rows,
-    media_visible // only in plans in which tokens see later tokens
+    media_visible,      // only in plans in which tokens see later tokens
+    cross_context_lens, // only in plans with cross-attention, like the next one
+    cross_block_tables
 };
 constexpr size_t num_base_inputs = 7;
-constexpr size_t num_step_inputs = 18;
+constexpr size_t num_step_inputs = 20;
 constexpr std::array<const char*, num_step_inputs> step_input_names{
-    "tokens",        "positions",       "slots",         "query_starts",  "context_lens",
-    "block_tables",  "sample_rows",     "adapter_slots", "adapter_order", "adapter_starts",
-    "sampled_order", "sampled_starts",  "media_index",   "media_time",    "media_height",
-    "media_width",   "media_rope_rows", "media_visible"};
+    "tokens",        "positions",       "slots",         "query_starts",       "context_lens",
+    "block_tables",  "sample_rows",     "adapter_slots", "adapter_order",      "adapter_starts",
+    "sampled_order", "sampled_starts",  "media_index",   "media_time",         "media_height",
+    "media_width",   "media_rope_rows", "media_visible", "cross_context_lens", "cross_block_tables"};
+
+// Returns whether an input has two dimensions, [R, max_blocks].
+constexpr bool is_table(StepInput input) {
+    return input == StepInput::block_tables || input == StepInput::cross_block_tables;
+}
 
 template <class T>
 using PerInput = std::array<T, num_step_inputs>;
@@ -50,6 +57,7 @@ struct InputLimits {
     PerInput<std::optional<Extent>> below{};
     PerInput<std::optional<Extent>> negative_or_below{};
     std::optional<CacheExtent> cache;
+    std::optional<CacheExtent> cross_cache; // of the contexts that cross-attention reads
     bool starts = false; // query_starts must ascend from 0 to the number of tokens
     int64_t adapter_slots = 0;
     bool visible = false; // media_visible must fit the chunks
@@ -78,7 +86,9 @@ struct StepPlan {
 
   private:
     void copy(const PerInput<TensorView>& given);
-    void check(const StepSize& size, int64_t table_columns);
+    void check(const StepSize& size, const PerInput<TensorView>& given);
+    ChunkViews chunks_of(StepInput contexts, StepInput tables,
+                         const PerInput<TensorView>& given) const;
 };
 
 } // namespace penstock::bind

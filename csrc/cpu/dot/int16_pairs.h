@@ -1,10 +1,12 @@
 // Dot products of int16 pairs accumulated exactly in int32. Products with paired scales use them to
-// apply the scales of two units to their dots at once. Only on ISAs that pack paired scales.
+// apply the scales of two units to their dots at once, and products of int16 weights for all of
+// their work. Only on ISAs that pack paired scales.
 //
 //   constexpr bool kPairedScales           whether this ISA packs paired scales; otherwise
 //                                          this is the only definition
 //   struct Int16Pairs                      two int16 in each of kLanes lanes
 //   load_int16_pairs(p)                    2 * kLanes int16
+//   store_int16_pairs(p, a)                2 * kLanes int16
 //   broadcast_int16_pair(p)                p[0] and p[1] in every lane
 //   low_halves(a, b) -> Int16Pairs         the low 16 bits of a[i] and of b[i] in lane i
 //   scaled(a, b)                           a * b / 2^15 for each int16, to nearest, half up
@@ -27,6 +29,9 @@ struct Int16Pairs {
 
 PENSTOCK_INLINE Int16Pairs load_int16_pairs(const int16_t* p) {
     return {_mm512_loadu_si512(p)};
+}
+PENSTOCK_INLINE void store_int16_pairs(int16_t* p, Int16Pairs a) {
+    _mm512_storeu_si512(p, a.v);
 }
 PENSTOCK_INLINE Int16Pairs broadcast_int16_pair(const int16_t* p) {
     int32_t pair;
@@ -53,6 +58,9 @@ PENSTOCK_INLINE Int16Pairs load_int16_pairs(const int16_t* p) {
     Int16Pairs pairs;
     std::memcpy(pairs.v, p, sizeof pairs.v);
     return pairs;
+}
+PENSTOCK_INLINE void store_int16_pairs(int16_t* p, const Int16Pairs& a) {
+    std::memcpy(p, a.v, sizeof a.v);
 }
 PENSTOCK_INLINE Int16Pairs broadcast_int16_pair(const int16_t* p) {
     Int16Pairs pairs;

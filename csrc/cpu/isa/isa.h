@@ -96,6 +96,11 @@ constexpr bool has_paired_scales(Isa isa) {
     return has_bf16_pairs(isa);
 }
 
+// Returns whether float16 weights whose products may be rounded are packed as int16.
+constexpr bool has_int16_products(Isa isa) {
+    return has_bf16_pairs(isa);
+}
+
 // Returns whether bf16 weights are packed for bf16 tiles and multiplied in them.
 constexpr bool has_bf16_tiles(Isa isa) {
     return isa == Isa::amx || isa == Isa::emulated_amx;

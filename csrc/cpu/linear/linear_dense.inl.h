@@ -2,16 +2,20 @@
 //
 //   tensor[0]  x [M, K] float32
 //   tensor[1]  out [M, sum N] float32; the columns of dense parts are written, with bias
+//   tensor[2]  scratch [M, rounded_row_bytes of the weights] u8; without it, each task rounds its
+//              rows
 //   object     LinearWeights, packed for this ISA
 //   integer[0] number of threads that will run the call (0: unknown); affects task sizes only
 //
 // The arithmetic is the same for every M: even = fma over k = 0, 2, 4 ..., odd = fma over k = 1, 3,
 // 5 ..., each in order and in float32; out = (even + odd) + bias. ISAs with tiles or bf16 pairs
-// multiply bf16 weights as described in linear_bf16_amx.h and linear_bf16.h.
+// multiply bf16 weights as described in linear_bf16_amx.h and linear_bf16.h, and int16 weights as
+// in linear_int16.h.
 #pragma once
 
 #include "cpu/linear/linear_bf16.h"
 #include "cpu/linear/linear_bf16_amx.h"
+#include "cpu/linear/linear_int16.h"
 #include "cpu/linear/linear_partition.h"
 #include "cpu/linear/linear_prefetch.h"
 
@@ -136,17 +140,46 @@ void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) 
     multiply_with_prefetch(task, task.row_begin, steps, kDensePackedTiles, block, multiply);
 }
 
-inline int linear_dense_phases(const Arguments&) {
-    return 1;
+// Returns whether phase 0 of a call rounds its rows for all tasks of phase 1.
+PENSTOCK_INLINE bool rounds_once(const Arguments& arguments) {
+    const auto& linear = *static_cast<const LinearWeights*>(arguments.object);
+    return kBf16Pairs && linear.rounded_row_bytes > 0 && arguments.tensor[2].data != nullptr &&
+           arguments.tensor[0].shape[0] >= kMinSharedRows;
 }
 
-inline int64_t linear_dense_tasks(const Arguments& arguments, int) {
+inline int linear_dense_phases(const Arguments& arguments) {
+    return rounds_once(arguments) ? 2 : 1;
+}
+
+inline int64_t linear_dense_tasks(const Arguments& arguments, int phase) {
+    const TensorView& x = arguments.tensor[0];
+    if (phase == 0 && rounds_once(arguments))
+        return RoundingTasks::count(x.shape[0], x.shape[1]);
     return LinearPartition::tasks(LinearPartition::make(arguments, false));
 }
 
-// Runs one task of the dense parts, from the rows of `x` to those of `out`.
+// Rounds one row in the formats of all dense parts.
+PENSTOCK_INLINE void round_row_once(const LinearWeights& linear, const float* x, uint8_t* to) {
+#if defined(PENSTOCK_BF16_PAIRS)
+    bool bf16 = false, int16 = false;
+    for (int i = 0; i < linear.num_parts; ++i) {
+        bf16 = bf16 || linear.parts[i].encoding == Encoding::dense_bf16;
+        int16 = int16 || linear.parts[i].encoding == Encoding::dense_i16;
+    }
+    if (bf16)
+        Bf16Format::round(x, linear.depth, to + Bf16Format::row_offset(linear));
+    if (int16)
+        Int16Format::round(x, linear.depth, to + Int16Format::row_offset(linear));
+#else
+    (void)linear, (void)x, (void)to;
+#endif
+}
+
+// Runs one task of the dense parts, from the rows of `x` to those of `out`. `rounded`: the rows of
+// `x` in the formats of all dense parts, or without memory.
 inline void multiply_dense(const LinearWeights& linear, const LinearTask& task, const TensorView& x,
-                           const TensorView& out, Workspace& workspace) {
+                           const TensorView& rounded, const TensorView& out, Workspace& workspace) {
+    (void)rounded; // read by ISAs with pairs only
     const DenseOperands operands{&linear, static_cast<const float*>(x.data), x.stride[0],
                                  static_cast<float*>(out.data), out.stride[0]};
     switch (task.part->encoding) {
@@ -155,24 +188,46 @@ inline void multiply_dense(const LinearWeights& linear, const LinearTask& task, 
     default:
         if constexpr (kTiles) {
             multiply_bf16_tiles(linear, task, x, out, workspace);
-        } else if constexpr (kBf16Pairs) {
-            multiply_bf16_pairs(linear, task, x, out, workspace);
         } else {
+#if defined(PENSTOCK_BF16_PAIRS)
+            if (task.part->encoding == Encoding::dense_i16) {
+                multiply_rounded<Int16Format>(linear, task, x, rounded, out, workspace);
+            } else {
+                multiply_rounded<Bf16Format>(linear, task, x, rounded, out, workspace);
+            }
+#else
             multiply_dense_task<Encoding::dense_bf16>(operands, task);
+#endif
         }
         break;
     }
 }
 
-inline void linear_dense_run(const Arguments& arguments, int, int64_t index, Workspace& workspace) {
+inline void linear_dense_run(const Arguments& arguments, int phase, int64_t index,
+                             Workspace& workspace) {
+    const TensorView &x = arguments.tensor[0], &rounded = arguments.tensor[2];
+    const bool once = rounds_once(arguments);
+    if (phase == 0 && once) {
+        const auto& linear = *static_cast<const LinearWeights*>(arguments.object);
+        return RoundingTasks::each(index, x.shape[0], linear.depth, [&](int64_t row) {
+            round_row_once(linear, x.row<float>(row), rounded.row<uint8_t>(row));
+        });
+    }
     const LinearPartition cut = LinearPartition::make(arguments, false);
     const LinearTask task = LinearPartition::task(cut, index);
-    multiply_dense(*cut.linear, task, arguments.tensor[0], arguments.tensor[1], workspace);
+    multiply_dense(*cut.linear, task, x, once ? rounded : TensorView{}, arguments.tensor[1],
+                   workspace);
 }
 
 // Returns the bytes of a thread's rounded activations.
 PENSTOCK_INLINE size_t dense_workspace_bytes(const LinearWeights& linear) {
-    return kTiles ? bf16_workspace_bytes(linear) : kBf16Pairs ? pairs_workspace_bytes(linear) : 0;
+    if (kTiles)
+        return bf16_workspace_bytes(linear);
+    if (!kBf16Pairs || linear.rounded_row_bytes == 0)
+        return 0;
+    const int64_t bf16 = bf16_row_bytes(linear.depth), int16 = fixed_row_bytes(linear.depth);
+    const int64_t of_bf16 = rounded_rows(bf16) * bf16, of_int16 = rounded_rows(int16) * int16;
+    return static_cast<size_t>(of_bf16 > of_int16 ? of_bf16 : of_int16);
 }
 
 inline size_t linear_dense_workspace_bytes(const Arguments& arguments) {

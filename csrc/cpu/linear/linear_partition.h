@@ -58,21 +58,16 @@ struct LinearTask {
     int64_t next_packed_tile_bytes = 0;
 };
 
-// Returns the bytes of an activation row rounded to bf16: whole vectors, and one cache line more,
-// which spreads rows over the cache sets.
-PENSTOCK_INLINE int64_t bf16_row_bytes(int64_t depth) {
-    return ceil_div(depth, kUnit) * kUnit * static_cast<int64_t>(sizeof(uint16_t)) + 64;
-}
-
-// Maximum rows whose bf16 pairs share one load of a packed tile: their accumulators just fit the
-// registers, and their dependency chains hide each other's latency.
-constexpr int kMaxPairRows = 12;
-// Maximum bytes of the rounded rows of a task, which stay in the L2 cache with a packed tile.
+// Maximum rows whose rounded activations share one load of kDensePackedTiles packed tiles: their
+// accumulators just fit the registers, and their dependency chains hide each other's latency.
+constexpr int kMaxPairRows = 6;
+// Maximum bytes of the rounded rows that pass over the packed tiles of a task together. They stay
+// in the L2 cache with these tiles.
 constexpr int64_t kRoundedBytes = 576 * 1024;
 
-// Returns the number of activation rows that are rounded to bf16 pairs together.
-PENSTOCK_INLINE int64_t rounded_rows(int64_t depth) {
-    const int64_t fit = quotient(kRoundedBytes, bf16_row_bytes(depth) * kMaxPairRows);
+// Returns the number of rounded rows of `row_bytes` bytes that pass over packed tiles together.
+PENSTOCK_INLINE int64_t rounded_rows(int64_t row_bytes) {
+    const int64_t fit = quotient(kRoundedBytes, row_bytes * kMaxPairRows);
     const int64_t rows = fit < 1 ? kMaxPairRows : fit * kMaxPairRows;
     return rows < kRowBlock ? rows : kRowBlock;
 }
@@ -177,15 +172,16 @@ struct LinearPartition {
     }
 
   private:
-    // Returns the maximum bytes of a chunk. Many rows of bf16 pairs pass over one packed tile at a
-    // time, so that it need not be small; a larger chunk rounds its rows less often.
+    // Returns the maximum bytes of a chunk. Many rounded rows pass over a few packed tiles at a
+    // time, so that a chunk need not be small; with a larger chunk they are loaded less often.
     PENSTOCK_INLINE int64_t largest_chunk(const LinearWeights& linear, bool affine, int64_t rows) {
-        constexpr int64_t kManyRows = 4 * kMaxPairRows;
-        if (affine || !kBf16Pairs || rows < kManyRows || rounded_rows(linear.depth) < kManyRows)
+        constexpr int64_t kManyRows = 8 * kMaxPairRows;
+        const int64_t row_bytes = linear.rounded_row_bytes;
+        if (affine || row_bytes == 0 || rows < kManyRows || rounded_rows(row_bytes) < kManyRows)
             return kMaxChunkBytes;
         for (int i = 0; i < linear.num_parts; ++i) {
             const Encoding encoding = linear.parts[i].encoding;
-            if (!is_affine(encoding) && encoding != Encoding::dense_bf16)
+            if (encoding == Encoding::dense_f32 || encoding == Encoding::dense_f16)
                 return kMaxChunkBytes;
         }
         return 16 * kMaxChunkBytes;

@@ -306,7 +306,7 @@ PENSTOCK_INLINE void multiply(const Call& call, const ExpertLayer& layer, int64_
     from.stride[0] = row_bytes / static_cast<int64_t>(sizeof(float));
     to.data = out;
     to.stride[0] = columns;
-    multiply_dense(packed_tiles, task, from, to, workspace);
+    multiply_dense(packed_tiles, task, from, TensorView{}, to, workspace);
 }
 
 int phases(const Arguments& arguments) {

@@ -67,7 +67,7 @@ ScaleForm scale_form(const MatrixSource& source) {
 // Returns whether the matrix is packed with paired scales: centred 4-bit quants times activations
 // fit 16 bits, and 16-bit values represent float16 scales closely enough.
 bool uses_paired_scales(const MatrixSource& source, Encoding encoding, Isa isa, Use use) {
-    return has_paired_scales(isa) && use == Use::products && encoding == Encoding::affine4 &&
+    return has_paired_scales(isa) && use != Use::rows && encoding == Encoding::affine4 &&
            scale_form(source) == ScaleForm::f16 && source.group == kUnit &&
            source.depth % (2 * kUnit) == 0;
 }
@@ -94,8 +94,27 @@ PackedMatrix affine_part(const MatrixSource& source, Isa isa, Use use) {
     return part;
 }
 
-PackedMatrix dense_part(const MatrixSource& source, Isa isa) {
+// Returns the bytes of an activation row in all formats that the parts multiply.
+int64_t rounded_row_bytes(std::span<const PackedMatrix> parts, int64_t depth, Isa isa) {
+    const auto any = [&](Encoding encoding) {
+        return std::any_of(parts.begin(), parts.end(),
+                           [&](const PackedMatrix& part) { return part.encoding == encoding; });
+    };
+    const bool bf16 = has_bf16_pairs(isa) && any(Encoding::dense_bf16);
+    return (bf16 ? bf16_row_bytes(depth) : 0) +
+           (any(Encoding::dense_i16) ? fixed_row_bytes(depth) : 0);
+}
+
+PackedMatrix dense_part(const MatrixSource& source, Isa isa, Use use) {
     PackedMatrix part;
+    if (source.dense_dtype == DType::f16 && use == Use::rounded_products &&
+        has_int16_products(isa)) {
+        part.encoding = Encoding::dense_i16;
+        part.packed_tile_bytes =
+            4 * kPackedTileRows * fixed_groups(source.depth) +
+            whole_units(source.depth) * kPackedTileRows * static_cast<int64_t>(sizeof(int16_t));
+        return part;
+    }
     part.encoding = source.dense_dtype == DType::f32   ? Encoding::dense_f32
                     : source.dense_dtype == DType::f16 ? Encoding::dense_f16
                                                        : Encoding::dense_bf16;
@@ -168,7 +187,7 @@ PackedLinear::PackedLinear(std::span<const MatrixSource> parts, const float* bia
     std::vector<size_t> offsets;
     for (const MatrixSource& source : sources_) {
         PackedMatrix part =
-            source.dense == nullptr ? affine_part(source, isa, use) : dense_part(source, isa);
+            source.dense == nullptr ? affine_part(source, isa, use) : dense_part(source, isa, use);
         part.rows = source.rows;
         part.column = packed_tiles_.rows;
         part.packed_tiles = (source.rows + kPackedTileRows - 1) / kPackedTileRows;
@@ -187,6 +206,7 @@ PackedLinear::PackedLinear(std::span<const MatrixSource> parts, const float* bia
     packed_tiles_.parts = parts_.data();
     packed_tiles_.num_parts = static_cast<int32_t>(parts_.size());
     packed_tiles_.depth = sources_.front().depth;
+    packed_tiles_.rounded_row_bytes = rounded_row_bytes(parts_, packed_tiles_.depth, isa);
     packed_tiles_.bias = bias_.empty() ? nullptr : bias_.data();
 }
 

@@ -259,13 +259,49 @@ void pack_bf16(const MatrixSource& source, Rows rows, uint16_t* to) {
     }
 }
 
+// Packs the group of one row that starts at k into the lane of its scale and of its int16 pairs.
+void pack_fixed_group(const uint16_t* row, int64_t k, int64_t depth, uint8_t* scale_at,
+                      uint8_t* pairs_at) {
+    const int64_t end = std::min(k + kFixedGroup, depth);
+    float largest = 0.0f;
+    bool finite = true;
+    for (int64_t i = k; i < end; ++i) {
+        const float value = std::fabs(f16_to_f32(row[i]));
+        finite = finite && std::isfinite(value);
+        largest = std::max(largest, value);
+    }
+    const float scale = finite ? largest / kLargestFixedWeight : std::nanf("");
+    std::memcpy(scale_at, &scale, sizeof scale);
+    if (!(scale > 0.0f))
+        return; // the integers stay 0
+    for (int64_t i = k; i < end; ++i) {
+        const auto value = static_cast<int16_t>(
+            std::nearbyint(f16_to_f32(row[i]) * (kLargestFixedWeight / largest)));
+        const int64_t unit = (i - k) / kUnit, at = (i - k) % kUnit, pairs = kUnit / 2;
+        std::memcpy(pairs_at + (unit * pairs + at % pairs) * kStepBytes + at / pairs * 2, &value,
+                    sizeof value);
+    }
+}
+
+void pack_i16(const MatrixSource& source, Rows rows, uint8_t* to) {
+    const auto* from = static_cast<const uint16_t*>(source.dense) + rows.first * source.depth;
+    for (int64_t k = 0; k < source.depth; k += kFixedGroup) {
+        for (int64_t lane = 0; lane < rows.count; ++lane) {
+            pack_fixed_group(from + lane * source.depth, k, source.depth, to + 4 * lane,
+                             to + kStepBytes + 4 * lane);
+        }
+        to += kStepBytes * (1 + kFixedGroup / 2);
+    }
+}
+
 } // namespace
 
 void pack_tile(const MatrixSource& source, const PackedMatrix& part, int64_t packed_tile) {
     uint8_t* to = part.data + packed_tile * part.packed_tile_bytes;
     const int64_t first = packed_tile * kPackedTileRows;
     const Rows rows{first, std::min<int64_t>(kPackedTileRows, source.rows - first)};
-    const bool padded = rows.count < kPackedTileRows || part.encoding == Encoding::dense_bf16;
+    const bool padded = rows.count < kPackedTileRows || part.encoding == Encoding::dense_bf16 ||
+                        part.encoding == Encoding::dense_i16;
     if (padded)
         std::memset(to, 0, static_cast<size_t>(part.packed_tile_bytes));
     if (part.scale_form == ScaleForm::paired)
@@ -279,6 +315,7 @@ void pack_tile(const MatrixSource& source, const PackedMatrix& part, int64_t pac
     case Encoding::dense_f32: pack_dense(source, rows, reinterpret_cast<uint32_t*>(to)); break;
     case Encoding::dense_f16: pack_dense(source, rows, reinterpret_cast<uint16_t*>(to)); break;
     case Encoding::dense_bf16: pack_bf16(source, rows, reinterpret_cast<uint16_t*>(to)); break;
+    case Encoding::dense_i16: pack_i16(source, rows, to); break;
     }
 }
 

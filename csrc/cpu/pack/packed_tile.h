@@ -28,6 +28,12 @@
 //
 // Dense packed tiles: element [k][row], f32 or f16; bf16 as [k / 2][row][2], K padded with zeros to
 // a multiple of 2, or of 32 on ISAs with bf16 tiles, which read operands in this layout.
+//
+// dense_i16 approximates f16 weights for products: for each group of 64 k, f32 scales [16], then
+// int16 [pair][row][2]. Pair i of 32 consecutive k has k = i and k = i + 16. K is padded with zeros
+// to a multiple of 32, so that the last group may have 32. A value is the weight times 8191 over
+// the largest absolute weight of its row in the group, rounded half to even: the error, at most
+// 2^-14 of that weight, is less than f16 activations would cause.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +54,8 @@ enum class Encoding : uint8_t {
     float4,
     dense_f32,
     dense_f16,
-    dense_bf16
+    dense_bf16,
+    dense_i16
 };
 enum class ScaleForm : uint8_t { f16, f32, two_level, paired };
 
@@ -104,6 +111,9 @@ struct LinearWeights {
     int64_t rows = 0;            // sum N = output columns
     int64_t depth = 0;           // K
     const float* bias = nullptr; // [rows] or null
+    // Bytes of an activation row in all formats that the dense parts multiply (RoundedRow); 0 if
+    // they multiply float32.
+    int64_t rounded_row_bytes = 0;
 };
 
 // One unit of a quantized activation row: 32 int8 values, x = scale * value.
@@ -161,6 +171,41 @@ constexpr int64_t quantized_row_bytes(int64_t depth) {
 
 inline const PairedRowUnits* paired_units(const uint8_t* row, int64_t depth) {
     return reinterpret_cast<const PairedRowUnits*>(row + quantized_units_bytes(depth));
+}
+
+constexpr int64_t kFixedGroup = 64; // k that share a scale of int16 weights or activations
+// The largest int16 of a weight and of an activation. A group's product fits int32.
+constexpr float kLargestFixedWeight = 8191.0f;
+constexpr float kLargestFixedActivation = 4095.0f;
+static_assert(int64_t{8191} * 4095 * kFixedGroup <= INT32_MAX);
+
+constexpr int64_t whole_units(int64_t depth) {
+    return (depth + kUnit - 1) / kUnit * kUnit;
+}
+
+constexpr int64_t fixed_groups(int64_t depth) {
+    return (depth + kFixedGroup - 1) / kFixedGroup;
+}
+
+constexpr int64_t whole_lines(int64_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
+
+// Returns the bytes of an activation row rounded to bf16: whole vectors, and one cache line more,
+// which spreads rows over the cache sets.
+constexpr int64_t bf16_row_bytes(int64_t depth) {
+    return whole_units(depth) * static_cast<int64_t>(sizeof(uint16_t)) + 64;
+}
+
+// Returns the bytes that precede the scales of an activation row in int16.
+constexpr int64_t fixed_scales_offset(int64_t depth) {
+    return whole_lines(whole_units(depth) * static_cast<int64_t>(sizeof(int16_t)));
+}
+
+// Returns the bytes of an activation row in int16, with an f32 scale per group, and one cache line
+// more.
+constexpr int64_t fixed_row_bytes(int64_t depth) {
+    return fixed_scales_offset(depth) + whole_lines(4 * fixed_groups(depth)) + 64;
 }
 
 constexpr int64_t scale_bytes(ScaleForm form) {

@@ -10,6 +10,7 @@ from penstock.agent.loop import AgentLoop, FileAttachments
 from penstock.agent.model_media import MediaAccess, ModelMedia
 from penstock.agent.sessions import SessionStore
 from penstock.agent.tool_provider import ToolProvider
+from penstock.base.errors import ModelError
 from penstock.dialog import Sampling
 from penstock.engine.protocol import Engine
 from penstock.engine.refusals import unsupported
@@ -24,7 +25,13 @@ from penstock.engine.types import (
     SPEECH_ALONE,
 )
 from penstock.generation import Generator
-from penstock.generation.embeddings.conversations import RenderedConversations, SingleItems
+from penstock.generation.embeddings.conversations import (
+    ONE_IMAGE,
+    ONE_TEXT_OR_IMAGE,
+    RenderedConversations,
+    RenderedInputs,
+    SingleItems,
+)
 from penstock.generation.embeddings.embeddings import EmbeddingRunner
 from penstock.generation.embeddings.reranking import RerankRunner
 from penstock.generation.images.images import ImageRunner
@@ -37,6 +44,7 @@ from penstock.models.loader.image_embedder import is_image_embedder
 from penstock.models.loader.model_kind import model_kind
 from penstock.models.loader.model_loader import load_embedding_parts, load_text_parts
 from penstock.models.loader.sampling_defaults import SamplingDefaults, sampling_defaults
+from penstock.models.loader.text_tower import has_text_tower, load_text_tower_parts
 from penstock.models.whisper.folder import whisper_spec
 from penstock.models.whisper.loader import load_whisper_parts
 from penstock.text import load_tokenizer
@@ -46,9 +54,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Runners:
-    """The runner of one model. Exactly one of the fields except `media` is set.
+    """The runner of one model. Exactly one of the runners is set.
 
     - `media`: the media of requests, None for a model that reads text only.
+    - `transcribes`: the generator writes transcripts of recordings.
+    - `reasons`: the generator's model writes reasoning before its answers.
     """
 
     generator: AgentLoop | None = None
@@ -57,6 +67,8 @@ class Runners:
     speaker: SpeechRunner | None = None
     painter: ImageRunner | None = None
     media: ModelMedia | None = None
+    transcribes: bool = False
+    reasons: bool = False
 
     def must_generate(self) -> AgentLoop:
         """Return the generator. Raises InvalidRequest (`unsupported_model`) if the model has none;
@@ -157,7 +169,7 @@ def load_runners(
     loader = None if media is None else media.loader
     generator = Generator.load(engine, text_parts, tool_syntax, adapters, defaults, loader)
     loop = AgentLoop(generator, state.attachments, sessions=state.sessions, tools=state.tools)
-    return Runners(loop, media=media)
+    return Runners(loop, media=media, reasons=generator.reasons)
 
 
 def _load_embedder(
@@ -166,17 +178,30 @@ def _load_embedder(
     """Return the runner of a model that embeds texts, images, or texts with images."""
     media = ModelMedia.load(files, state.media)
     if media is not None and is_image_embedder(files):
-        runner = EmbeddingRunner(engine, None, conversations=SingleItems(media.loader))
-        return Runners(embedder=runner, media=media)
+        return Runners(embedder=_lone_embedder(files, engine, media), media=media)
     parts = load_embedding_parts(files)
-    if media is None:
+    if media is None and not parts.templated:
         return Runners(embedder=EmbeddingRunner.load(engine, parts, adapters))
     text = load_text_parts(files)
     tokenizer = load_tokenizer(text)
-    template, _ = select_chat_template(text, tokenizer, None, media.loader.processor.placeholders)
-    conversations = RenderedConversations(engine, tokenizer, template, media.loader)
+    loader = None if media is None else media.loader
+    placeholders = {} if loader is None else loader.processor.placeholders
+    template, _ = select_chat_template(text, tokenizer, None, placeholders)
+    if parts.templated and template is None:
+        raise ModelError(f"{files.path}: the model embeds messages, but has no chat template")
+    rendered = RenderedConversations(engine, tokenizer, template, loader)
+    conversations = RenderedInputs(rendered, parts.prompt) if parts.templated else rendered
     embedder = EmbeddingRunner.load(engine, parts, adapters, conversations)
     return Runners(embedder=embedder, media=media)
+
+
+def _lone_embedder(files: ModelFiles, engine: Engine, media: ModelMedia) -> EmbeddingRunner:
+    """Return the runner of a model that embeds an image, or a text, by itself."""
+    if not has_text_tower(files):
+        return EmbeddingRunner(engine, None, conversations=SingleItems(media.loader, ONE_IMAGE))
+    conversations = SingleItems(media.loader, ONE_TEXT_OR_IMAGE)
+    parts = load_text_tower_parts(files)
+    return EmbeddingRunner.load(engine, parts, conversations=conversations)
 
 
 def _load_transcriber(files: ModelFiles, engine: Engine, state: SharedState) -> Runners:
@@ -186,4 +211,5 @@ def _load_transcriber(files: ModelFiles, engine: Engine, state: SharedState) -> 
     spec = whisper_spec(files.path)
     parts = load_whisper_parts(files, spec)
     transcriber = Transcriber.load(engine, parts, spec, media.loader)
-    return Runners(AgentLoop(transcriber, state.attachments, sessions=state.sessions), media=media)
+    loop = AgentLoop(transcriber, state.attachments, sessions=state.sessions)
+    return Runners(loop, media=media, transcribes=True)

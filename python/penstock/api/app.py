@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.api.http.errors import ADAPTER_UPDATES, Errors
 from penstock.api.http.unknown_routes import UNSUPPORTED, unknown_route
-from penstock.api.observability.request_context import RequestContext
+from penstock.api.observability.request_context import PAGE, RequestContext
 from penstock.api.route_table.table import build_routes
 from penstock.api.services import Services
 from penstock.base.errors import NotFound
@@ -65,8 +65,8 @@ def create_app(services: Services) -> ASGIApp:
 
 
 class _Cors:
-    """Middleware that adds CORS headers for browsers. Requests without an Origin header bypass
-    it."""
+    """Middleware that adds CORS headers for browsers. Requests without an Origin header bypass it,
+    and requests of the web page, which other web sites must not make."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -80,7 +80,8 @@ class _Cors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from_browser = any(name == b"origin" for name, _ in scope["headers"])
-        await (self._cors if from_browser else self._app)(scope, receive, send)
+        from_page = scope["path"].startswith(PAGE)
+        await (self._cors if from_browser and not from_page else self._app)(scope, receive, send)
 
 
 class _Routes:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING
 
+from penstock.api.chats.answer_runs import AnswerRuns
 from penstock.api.codecs.request_fields.openai_compat import FULL_COMPAT, NO_COMPAT, OpenAICompat
 from penstock.api.http.request_body import BodyReader
+from penstock.api.models.downloads import Downloads, Progress
 from penstock.api.models.model_catalog import ModelCatalog
 from penstock.api.models.served_model import ModelControl
 from penstock.api.observability.access_log import AccessLog
 from penstock.api.observability.metrics import Metrics
 from penstock.api.observability.request_context import RequestObservers
 from penstock.api.responses.response_runs import ResponseRuns
-from penstock.config import ServerSettings
+from penstock.config import ServerSettings, read_environment
 
 if TYPE_CHECKING:
     from penstock.agent.server_tools import ServerTools
@@ -46,6 +49,8 @@ class Services:
     observers: RequestObservers = field(init=False)
     bodies: BodyReader = field(init=False)
     runs: ResponseRuns = field(init=False)
+    answers: AnswerRuns = field(init=False)
+    downloads: Downloads = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -57,6 +62,9 @@ class Services:
         bodies = BodyReader(settings.body_limit_bytes, settings.stall_timeout_s)
         object.__setattr__(self, "bodies", bodies)
         object.__setattr__(self, "runs", ResponseRuns(self.store))
+        answers = AnswerRuns(self.store, self.models, self.compat)
+        object.__setattr__(self, "answers", answers)
+        object.__setattr__(self, "downloads", Downloads(_download))
 
     @property
     def compat(self) -> OpenAICompat:
@@ -64,9 +72,19 @@ class Services:
         return FULL_COMPAT if self.settings.openai_compat else NO_COMPAT
 
     async def close(self) -> None:
-        """Stop the background responses. The store stays open: the caller closes it."""
-        await self.runs.close()
+        """Stop the background responses, the answers of chats and the downloads. The store stays
+        open: the caller closes it."""
+        await asyncio.gather(self.runs.close(), self.answers.close(), self.downloads.close())
 
     def resolve(self, name: str | None) -> str:
         """Return the id of the model that a request names. Raises NotFound (`model_not_found`)."""
         return self.models.resolve(name)
+
+
+def _download(model: str, progress: Progress) -> None:
+    """Download a model into the cache of this machine. Raises ModelError."""
+    from penstock.models.hub.hub_access import hub_access_of
+    from penstock.models.hub.sources import resolve_model
+
+    environment = read_environment()
+    resolve_model(model, environment.home, hub_access_of(environment), progress)

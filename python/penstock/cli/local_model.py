@@ -15,7 +15,7 @@ from penstock.agent.model_media import MediaAccess
 from penstock.agent.server_tools import ServerTools
 from penstock.base.errors import ModelError
 from penstock.cli.pull import fetch_model
-from penstock.config import AgentSettings, EngineSettings, read_environment
+from penstock.config import AgentSettings, EngineSettings, MediaSettings, read_environment
 from penstock.engine.adapters.catalog import local_adapter_catalog
 from penstock.engine.local import LocalEngine
 from penstock.engine.types import NO_TEXT
@@ -56,12 +56,15 @@ async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
 
 @contextlib.contextmanager
 def local_model(
-    settings: EngineSettings, agent: AgentSettings | None = None
+    settings: EngineSettings,
+    agent: AgentSettings | None = None,
+    media: MediaSettings = MediaSettings(),  # noqa: B008
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, LocalModel]]:
     """Context manager that starts the model of `settings`. Yields the model with its event loop,
     which the caller must run. Raises ModelError, and SettingsError for tools that cannot be used.
 
-    `agent`: the tools that run in this process; None: none.
+    - `agent`: the tools that run in this process; None: none.
+    - `media`: the limits of images, audio and video.
     """
     files = fetch_model(settings.model)
     loop = asyncio.new_event_loop()
@@ -79,7 +82,7 @@ def local_model(
                 loop.run_until_complete(adapters.preload())
             sampling = operator_sampling(settings)
             provider = None if tools is None else tools.provider
-            state = SharedState(tools=provider, media=MediaAccess(fetcher=LazyFetcher()))
+            state = SharedState(tools=provider, media=MediaAccess(media, LazyFetcher()))
             runners = load_runners(files, engine, settings.tool_call_parser, live, sampling, state)
             if runners.generator is None:
                 raise ModelError(runners.refusal(NO_TEXT))

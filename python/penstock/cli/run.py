@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from penstock.cli.agent_setting_options import LOCAL_TOOL_OPTIONS
+from penstock.cli.media_setting_options import MEDIA_OPTIONS
 from penstock.cli.settings_parameters import CommandSettings, with_settings
 from penstock.config import AgentSettings, SettingsError
 
@@ -23,7 +24,7 @@ def _option(*flags: str, help: str, **details: Any) -> Any:
     return typer.Option(*flags, help=help, rich_help_panel=PANEL, **details)
 
 
-@with_settings(LOCAL_TOOL_OPTIONS)
+@with_settings((*LOCAL_TOOL_OPTIONS, *MEDIA_OPTIONS))
 def run(
     parsed: CommandSettings,
     text: Annotated[
@@ -84,7 +85,7 @@ def run(
         hosted=hosted,
         media=attached,
     )
-    with local_model(engine_settings, agent) as (loop, model):
+    with local_model(engine_settings, agent, parsed.media()) as (loop, model):
         console = Console()
         if console.is_terminal and sys.stdin.isatty():
             chat = Chat(loop, model.agent, conversation, console, decide=model.approvals.decide)

@@ -364,6 +364,7 @@ SERVER_OPTIONS: Final = (
             "Accept what OpenAI accepts and the interface otherwise refuses: response_format"
             " json_object, and parallel_tool_calls false on responses.",
         ),
+        SettingOption("no_ui", ("--no-ui",), bool, "Serve no web page at /ui."),
         SettingOption(
             "disable_request_id_header",
             ("--disable-request-id-header",),
@@ -389,9 +390,15 @@ SERVER_OPTIONS: Final = (
             "access_log_health",
             ("--access-log-health",),
             bool,
-            "Log requests to /health, /metrics and /docs too.",
+            "Log requests to /health, /metrics, /docs and /ui too.",
         ),
         SettingOption("disable_metrics", ("--disable-metrics",), bool, "Serve no /metrics."),
+        SettingOption(
+            "enable_pull",
+            ("--enable-pull",),
+            bool,
+            "Let the web page download any model of the hub, not only the catalogue's.",
+        ),
     ),
 )
 STORE_OPTIONS: Final = in_panel(
@@ -457,6 +464,12 @@ STORE_OPTIONS: Final = in_panel(
         int,
         "Total size of skills; an upload beyond it is refused.",
     ),
+    SettingOption(
+        "max_chats_bytes",
+        ("--max-chats-bytes",),
+        int,
+        "Total size of the web page's chats; a message beyond it is refused.",
+    ),
 )
 SERVE_OPTIONS: Final = (
     *SERVER_OPTIONS,
@@ -466,8 +479,6 @@ SERVE_OPTIONS: Final = (
     *SEARCH_OPTIONS,
     *SANDBOX_OPTIONS,
 )
-# Options without effect, which are accepted for commands written for mistral.rs.
-IGNORED_OPTIONS: Final = (SettingOption("no_ui", ("--no-ui",), bool, ""),)
 
 DEFAULTS: Final[tuple[tuple[tuple[SettingOption, ...], msgspec.Struct], ...]] = (
     (ENGINE_OPTIONS, EngineSettings()),

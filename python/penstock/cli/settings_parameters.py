@@ -18,7 +18,6 @@ from typer.core import TyperCommand
 from penstock.cli.setting_option import SettingOption, negative_flags
 from penstock.cli.settings_options import (
     FORMER_OPTIONS,
-    IGNORED_OPTIONS,
     MODEL_OPTIONS,
     MODEL_PANEL,
     SERVE_OPTIONS,
@@ -28,11 +27,12 @@ from penstock.cli.settings_options import (
 from penstock.config import (
     AgentSettings,
     EngineSettings,
+    MediaSettings,
     ServingSettings,
     SettingsError,
     read_environment,
 )
-from penstock.config.load_settings import load_agent, load_engine, load_serving
+from penstock.config.load_settings import load_agent, load_engine, load_media, load_serving
 
 # Placeholders for values in the help. Shorter than typer's, which leave little room for the help
 # text in a narrow terminal.
@@ -89,6 +89,12 @@ class CommandSettings:
         with _named_as_given(self.server):
             return load_agent(self.server, file=self.file)
 
+    def media(self) -> MediaSettings:
+        """Return the merged settings of media for a command that runs one model. Raises
+        SettingsError."""
+        with _named_as_given(self.server):
+            return load_media(self.server, file=self.file)
+
 
 @contextmanager
 def _named_as_given(values: Mapping[str, Any]) -> Iterator[None]:
@@ -114,11 +120,10 @@ def with_settings(
     """
     options = (*MODEL_OPTIONS, *(option for option in further if option.flags))
     of_server = further is SERVE_OPTIONS
-    hidden = (*FORMER_OPTIONS, *(IGNORED_OPTIONS if of_server else ()))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def wrapper(**given: Any) -> None:
-            values = {o.field: _value(o, given) for o in (*options, *hidden)}
+            values = {o.field: _value(o, given) for o in (*options, *FORMER_OPTIONS)}
             engine = {o.field: values.pop(o.field) for o in (*MODEL_OPTIONS, *FORMER_OPTIONS)}
             engine["model"] = _the_one_given(given.pop("model"), given.pop("model_id"), "MODEL")
             names = tuple(given.pop("served_model_name", None) or ())
@@ -132,7 +137,7 @@ def with_settings(
             *([_names_parameter()] if of_server else []),
             *shown,
             _config_parameter(),
-            *(parameter for option in hidden for parameter in _hidden_parameters(option)),
+            *(parameter for option in FORMER_OPTIONS for parameter in _hidden_parameters(option)),
             *own,
         ]
         wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__

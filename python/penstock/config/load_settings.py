@@ -34,6 +34,7 @@ from penstock.config.validation import (
     SettingsError,
     build_settings,
     check_engine,
+    check_media,
     check_models,
     check_server,
     validation_message,
@@ -67,8 +68,6 @@ FORMER_KEYS: Final[Mapping[str, str]] = {
 MEMORY_KEYS: Final = ("kv_cache_memory_mb", "cpu_kv_cache_memory_mb", "encoder_cache_mb")
 MEDIA_KEYS: Final = MediaSettings.__struct_fields__
 DTYPE_NAMES: Final = {"float16": "f16", "float32": "f32", "fp8": "f8e4m3", "fp8_e4m3": "f8e4m3"}
-IGNORED_KEYS: Final = ("no_ui",)
-"""Keys of [server] without effect: this build has no web page to disable."""
 MIB: Final = 2**20
 
 
@@ -106,11 +105,10 @@ def load_serving(
     store = build_settings(StoreSettings, "store", [document.store, store_options])
     _check_no_tables(document.server)
     agent = _agent(document, server_options)
-    media_options = {key: server_options.get(key) for key in MEDIA_KEYS}
-    media = build_settings(MediaSettings, "media", [document.media, media_options])
+    media = _media(document, server_options)
     options = {key: value for key, value in server_options.items() if key not in MEDIA_KEYS}
     sources = [from_environment, document.server, options]
-    plain = [_without_ignored(without_agent(source)) for source in sources]
+    plain = [without_agent(source) for source in sources]
     tables = {"store": store, "media": media, "agent": agent}
     server = build_settings(ServerSettings, "server", [*plain, tables])
     check_server(server)
@@ -135,6 +133,14 @@ def load_agent(options: Mapping[str, Any], *, file: Path | None) -> AgentSetting
     """Merge defaults, file and options into the settings of the tools that run beside a model.
     Raises SettingsError."""
     return _agent(read_toml(file) if file is not None else SettingsFile(), options)
+
+
+def load_media(options: Mapping[str, Any], *, file: Path | None) -> MediaSettings:
+    """Merge defaults, file and options into the settings of media for a model without a server.
+    Raises SettingsError."""
+    media = _media(read_toml(file) if file is not None else SettingsFile(), options)
+    check_media(media)
+    return media
 
 
 def read_toml(path: Path) -> SettingsFile:
@@ -193,16 +199,14 @@ def _check_no_tables(server: Mapping[str, Any]) -> None:
             raise SettingsError(f"unknown key {name!r} in [server]; [{name}] is a table of its own")
 
 
-def _without_ignored(source: Mapping[str, Any]) -> dict[str, Any]:
-    for name in IGNORED_KEYS:
-        if not isinstance(source.get(name, False), (bool, type(None))):
-            raise SettingsError(f"{name} must be true or false")
-    return {key: value for key, value in source.items() if key not in IGNORED_KEYS}
-
-
 def _agent(document: SettingsFile, options: Mapping[str, Any]) -> AgentSettings:
     in_file = file_values(document.agent, document.sandbox, document.server)
     return agent_settings([in_file, agent_values(options)])
+
+
+def _media(document: SettingsFile, options: Mapping[str, Any]) -> MediaSettings:
+    given = {key: options.get(key) for key in MEDIA_KEYS}
+    return build_settings(MediaSettings, "media", [document.media, given])
 
 
 def _engine(sources: list[Mapping[str, Any]], name: str = "engine") -> EngineSettings:

@@ -62,12 +62,14 @@ class LoraSettings(msgspec.Struct, frozen=True):
     `max_bytes`: the memory for adapters in use; other adapters are read from their files when a
     request needs them.
     `preload`: the adapters that are loaded at the start.
+    `reserved_bytes`: memory that adapters have in any case; for those that belong to the model.
     """
 
     max_adapters: int = 16
     max_rank: int = 256
     max_bytes: int = 8 * 1024**3
     preload: tuple[LoraSource, ...] = ()
+    reserved_bytes: int = 0
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
@@ -199,7 +201,7 @@ class MediaSettings(msgspec.Struct, frozen=True):
 
 
 class StoreSettings(msgspec.Struct, frozen=True):
-    """Settings of the store of responses, files, sessions and skills.
+    """Settings of the store of responses, files, sessions, skills and chats.
 
     `url`: the database, sqlite:///FILE or postgresql://USER@HOST/DATABASE.
     `blobs`: folder or fsspec URL for the contents of files.
@@ -211,8 +213,8 @@ class StoreSettings(msgspec.Struct, frozen=True):
     `file_expiry_s`: seconds from the creation of a file to its deletion.
     `max_responses_bytes`, `max_sessions`, `max_sessions_bytes`, `max_files`, `max_files_bytes`:
     beyond this number or total size, the oldest are deleted.
-    `max_skills_bytes`: skills are never deleted automatically; uploads beyond this size are
-    refused.
+    `max_skills_bytes`, `max_chats_bytes`: skills and chats are never deleted automatically; beyond
+    this size, uploads and new messages are refused.
     """
 
     url: str | None = None
@@ -227,6 +229,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
     max_files: int = 4096
     max_files_bytes: int = 16 * 1024**3
     max_skills_bytes: int = 4 * 1024**3
+    max_chats_bytes: int = 16 * 1024**3
 
     def with_defaults(self, home: Path) -> StoreSettings:
         """Return the settings with all locations set. Missing locations are set to paths under
@@ -351,7 +354,9 @@ class ServerSettings(msgspec.Struct, frozen=True):
     disconnected.
     `max_connections`: maximum number of connections per API process.
     `fetch_allow`: private addresses and networks from which URLs in requests may be fetched.
+    `enable_pull`: the web page may download any model of the hub, not only the catalogue's.
     `openai_compat`: accept features of OpenAI's API that are otherwise refused.
+    `no_ui`: serve no web page.
     `media`: the images, audio and video in requests.
     `agent`: the tools that the server runs.
     """
@@ -370,7 +375,9 @@ class ServerSettings(msgspec.Struct, frozen=True):
     stall_timeout_s: float = 120.0
     max_connections: int = 4096
     fetch_allow: tuple[str, ...] = ()
+    enable_pull: bool = False
     openai_compat: bool = False
+    no_ui: bool = False
     media: MediaSettings = MediaSettings()
     store: StoreSettings = StoreSettings()
     agent: AgentSettings = AgentSettings()

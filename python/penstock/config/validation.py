@@ -62,6 +62,7 @@ STORE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_files": (1, 2**20),
     "max_files_bytes": (1, 2**48),
     "max_skills_bytes": (1, 2**48),
+    "max_chats_bytes": (1, 2**48),
 }
 MEDIA_RANGES: Final[dict[str, tuple[float, float]]] = {
     "max_image_pixels": (1024, 2**30),

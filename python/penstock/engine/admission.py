@@ -154,7 +154,7 @@ class AdmissionQueue:
                     failures.append(self._refuse(request_id, str(error)))
         return failures
 
-    def encode_media(self, budget_s: float) -> list[TokenOutput]:
+    def encode_media(self, budget_s: float | None) -> list[TokenOutput]:
         """Encode media of waiting requests; see `EncodeQueue.advance`. Pass the requests that have
         become ready to the scheduler. Return the last output of each request whose media cannot be
         encoded."""

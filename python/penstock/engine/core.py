@@ -17,6 +17,7 @@ from penstock.engine.adapters.null_slot_cache import slot_cache_for
 from penstock.engine.admission import AdmissionQueue
 from penstock.engine.media.encode_queue import EncodeQueue
 from penstock.engine.media.encoder_cache import EncoderCache
+from penstock.engine.media.media_modes import RequestModes, client_states
 from penstock.engine.media.prompt_media import PromptMedia, kinds_of
 from penstock.engine.refusals import unsupported
 from penstock.engine.types import (
@@ -38,6 +39,7 @@ from penstock.engine.types import (
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.token_masks import TokenMaskFiller
 from penstock.grammar.vocabulary import Vocabulary
+from penstock.runtime.own_adapters import own_limits
 from penstock.runtime.protocol import Runtime
 from penstock.scheduler import CpuKvCacheIndex, Progress, Scheduler
 
@@ -73,19 +75,26 @@ class EngineCore:
         self._wake: Callable[[], None] = lambda: None
         self._adapters = slot_cache_for(runtime.adapters, lora, lambda: self._wake(), NO_ADAPTERS)
         self._media: EncodeQueue | None = None
+        self._modes = RequestModes()
         if runtime.media is not None:
             cache = EncoderCache(runtime.media, encoder_cache_bytes)
             self._media = EncodeQueue(runtime.media, cache, clock)
+            self._modes = RequestModes(runtime.media.modes)
+            self._modes.load(self._adapters, self.call_when_ready)
         self._admissions = AdmissionQueue(
             scheduler, self._grammars, self._adapters, lambda: self._wake(), self._media
         )
         self._flying = False
         self._began = 0.0
-        self._last_step_s = 0.0
 
     @classmethod
-    def for_runtime(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
-        """Return the engine of a loaded model."""
+    def for_runtime(
+        cls,
+        runtime: Runtime,
+        settings: EngineSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> EngineCore:
+        """Return the engine of a loaded model. `clock`: measures its steps and pieces."""
         facts = runtime.info
         sizes = settings.step_sizes(facts.sizes)
         scheduler = Scheduler(
@@ -114,7 +123,10 @@ class EngineCore:
         )
         threads = settings.threads or available_cores()
         cache_bytes = settings.encoder_cache_mb << 20
-        return cls(runtime, scheduler, info, threads, settings.lora, cache_bytes)
+        lora = settings.lora
+        if runtime.media is not None:
+            lora = own_limits(lora, runtime.media.modes)
+        return cls(runtime, scheduler, info, threads, lora, cache_bytes, clock)
 
     @property
     def report(self) -> str:
@@ -146,6 +158,7 @@ class EngineCore:
             )
         if request.media or request.rope_positions:
             request = self._checked_media(request)
+        request = self._modes.applied(request)
         if request.constraint is not None:
             self._masks.start()
         self._admissions.submit(request, self._stop_ids)
@@ -178,8 +191,8 @@ class EngineCore:
         self._adapters.retire(revision)
 
     def adapters(self) -> tuple[AdapterState, ...]:
-        """Return the state of every loaded revision, whether in memory or not."""
-        return self._adapters.states()
+        """Return the state of every loaded revision of clients, whether in memory or not."""
+        return client_states(self._adapters.states())
 
     def step(self) -> list[TokenOutput]:
         """Compute one step and return its outputs: an empty list if there was no work or no token
@@ -197,7 +210,6 @@ class EngineCore:
         result = self._runtime.collect()
         now = self._clock()
         progress = self._scheduler.commit(result, now - self._began)
-        self._last_step_s = now - self._began
         self._flying, self._began = ahead is not None, now
         self._admissions.finish(progress)
         return outputs + _outputs(progress, now)
@@ -239,13 +251,14 @@ class EngineCore:
         return msgspec.structs.replace(request, max_tokens=room)
 
     def _encode_media(self) -> list[TokenOutput]:
-        """Encode media of waiting requests: one piece, and more until as much time has passed as
-        the last step took, if other requests are being computed. Return the last outputs of
-        requests whose media cannot be encoded."""
+        """Encode media of waiting requests: for as long as other requests may wait for their next
+        token, or one large piece if none is being computed. Return the last outputs of requests
+        whose media cannot be encoded."""
         if self._media is None or not self._media.has_work:
             return []
-        computes = self._flying or self._scheduler.has_work
-        return self._admissions.encode_media(self._last_step_s if computes else 0.0)
+        failures = self._admissions.encode_media(self._scheduler.pause_s(self._media.num_waiting))
+        self._scheduler.pause(self._media.last_s)
+        return failures
 
     def _launch(self) -> bool:
         """Plan a step and submit it. Return False if there is no work."""

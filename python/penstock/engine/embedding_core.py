@@ -134,7 +134,7 @@ class EmbeddingCore:
     def embed(self, request: EmbedRequest) -> None:
         """Queue a request. Raises InvalidRequest (`adapter_not_found` for an unknown revision),
         ContextLengthExceeded or Overloaded."""
-        sequences = sequences_of(request, self.info, self._media)
+        sequences = sequences_of(request, self.info, self._media, self._runtime.info.lone_kinds)
         if self._waiting >= self._max_queue:
             raise Overloaded(
                 f"{self._waiting} inputs are waiting already; try again later", retry_after_s=1
@@ -237,13 +237,13 @@ class EmbeddingCore:
         return jobs, sequences
 
     def _encode_media(self) -> list[EmbedOutput]:
-        """Encode media of waiting sequences: one piece, and more until as much time has passed as
-        the last step took, if sequences can be computed. Return the last output of each request
-        whose media cannot be encoded."""
+        """Encode media of waiting sequences: one large piece, or about as long as the last step
+        took if sequences can be computed. Return the last output of each request whose media cannot
+        be encoded."""
         if self._media is None or not self._media.has_work:
             return []
         computes = any(job.encoded for job in self._jobs)
-        news = self._media.advance(self._last_step_s if computes else 0.0)
+        news = self._media.advance(self._last_step_s if computes else None)
         failures: list[EmbedOutput] = []
         for job in [job for job in (*self._jobs, *self._held.values()) if job.id in news]:
             error = news[job.id]

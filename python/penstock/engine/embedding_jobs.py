@@ -10,6 +10,7 @@ from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.engine.media.encode_queue import EncodeQueue
 from penstock.engine.media.prompt_media import PromptMedia
 from penstock.engine.types import EmbedRequest, EngineInfo, MediaItem
+from penstock.models.media.prepared import MediaKind
 from penstock.runtime.cpu.embedding_inputs import SequenceMedia
 from penstock.scheduler import NO_ADAPTER
 
@@ -17,6 +18,7 @@ Tokens: TypeAlias = tuple[int, ...]
 
 NO_MEDIA: Final = SequenceMedia()
 NO_TOKENS: Final = "this model embeds images and no text; give one image per input"
+LONE_TEXT: Final = "this model embeds a text or an image per input, not both together"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,18 @@ class EmbeddingJob:
 
 
 def sequences_of(
-    request: EmbedRequest, info: EngineInfo, media: EncodeQueue | None
+    request: EmbedRequest,
+    info: EngineInfo,
+    media: EncodeQueue | None,
+    lone_kinds: frozenset[MediaKind] = frozenset(),
 ) -> list[EmbeddingSequence]:
-    """Check the sequences of a request and return them. `media`: encodes the media; None for a
-    model that reads only text. Raises InvalidRequest or ContextLengthExceeded."""
+    """Check the sequences of a request and return them.
+
+    `media`: encodes the media; None for a model that reads only text.
+    `lone_kinds`: see EmbeddingInfo.
+
+    Raises InvalidRequest or ContextLengthExceeded.
+    """
     if not request.sequences:
         raise InvalidRequest("input must not be empty", field="input")
     count = len(request.sequences)
@@ -62,10 +72,10 @@ def sequences_of(
     positions = request.rope_positions or [b""] * count
     sequences = []
     for tokens, own, place, start in zip(request.sequences, items, positions, starts, strict=True):
-        if info.vocab_size:
+        if lone_kinds:
+            _check_lone(tokens, own, info)
+        else:
             _check_tokens(tokens, info)
-        elif tokens or len(own) != 1:
-            raise InvalidRequest(NO_TOKENS, field="input")
         prompt = PromptMedia(max(len(tokens), 1), own, place, "input")
         prompt.check(info.media_kinds)
         prompt.answer_room(0, info.max_model_len)
@@ -73,6 +83,16 @@ def sequences_of(
             media.check(own)
         sequences.append(EmbeddingSequence(tokens, start, own, SequenceMedia(prompt.runs(), place)))
     return sequences
+
+
+def _check_lone(tokens: Tokens, items: tuple[MediaItem, ...], info: EngineInfo) -> None:
+    """Check a sequence of a model that embeds an item by itself."""
+    if not info.vocab_size and (tokens or len(items) != 1):
+        raise InvalidRequest(NO_TOKENS, field="input")
+    if len(items) != (not tokens):
+        raise InvalidRequest(LONE_TEXT, field="input")
+    if tokens:
+        _check_tokens(tokens, info)
 
 
 def _check_tokens(tokens: Tokens, info: EngineInfo) -> None:

@@ -54,7 +54,7 @@ class LocalEngine:
         self._loop = asyncio.get_running_loop()
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._output_queues = RequestOutputQueues(
-            lambda r: self._submit(r.id, lambda core: self._generate(core, r)),
+            lambda r, _: self._submit(r.id, lambda core: self._generate(core, r)),
             self._abort,
             lambda: 2 * core.info.max_num_seqs,  # keeps the engine busy and its queue short
         )

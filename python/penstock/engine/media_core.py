@@ -41,6 +41,8 @@ MediaOutput: TypeAlias = SpeechOutput | ImageOutput
 Steps: TypeAlias = Generator[MediaOutput | None, None, None]
 
 FAILED: Final = "the model failed at this request"
+FAILURES: Final = (RuntimeError, MemoryError, ValueError, LookupError)
+"""Errors that the libraries of models raise, also that of a full GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ class MediaCore:
     def _next(self, job: _Job) -> MediaOutput | None:
         try:
             return next(job.steps)
-        except (RuntimeError, MemoryError):  # the libraries' errors, also that of a full GPU
+        except FAILURES:
             log.exception("request %s failed", job.id)
             return self._maker.failure(job.id, FAILED)
 

@@ -37,7 +37,8 @@ class EngineObserver(Protocol):
 class RequestOutputQueues:
     """The output streams of an engine's open requests.
 
-    `submit`: sends a request to the engine.
+    `submit`: sends a request to the engine. Its second argument is the next request of the same
+    call, None for the last one.
     `abort`: makes the engine drop a request.
     `most_open`: returns how many sequences of one call may be submitted at the same time.
     `observer`: sees the outputs as their readers take them, and the errors.
@@ -45,7 +46,7 @@ class RequestOutputQueues:
 
     def __init__(
         self,
-        submit: Callable[[TokenRequest], None],
+        submit: Callable[[TokenRequest, TokenRequest | None], None],
         abort: Callable[[str], None],
         most_open: Callable[[], int],
         observer: EngineObserver | None = None,
@@ -207,7 +208,7 @@ class OutputQueue:
             self._open.add(request.id)
             self._unadmitted.add(request.id)
             try:
-                queues.submit(request)
+                queues.submit(request, unsubmitted[0] if unsubmitted else None)
             except ServiceError as error:
                 del queues.streams[request.id]
                 self._raise(error)

@@ -100,6 +100,7 @@ class Generator:
         self._engine = engine
         self._tokenizer = tokenizer
         self._prompts = Prompts(engine, tokenizer, template, media)
+        self.reasons = syntax.reasons
         self._formats = AnswerFormats(tokenizer, syntax)
         self._grammars = AnswerGrammarBuilder(
             ConstraintCompiler(engine, tokenizer), tokenizer, syntax

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Final, Protocol
 
 from penstock.base.errors import InvalidRequest
-from penstock.models.media.prepared import MediaKind, PreparedMedia
+from penstock.models.media.prepared import DigestedMedia, MediaKind, PreparedMedia
 
 DEFAULT_MAX_BYTES: Final = 256 * 1024**2
 _HASHED_AT_ONCE_BYTES: Final = 256 * 1024
@@ -26,11 +26,11 @@ class Prepares(Protocol):
 class _Running:
     """An item that is being decoded, and the number of requests that wait for it."""
 
-    task: asyncio.Task[PreparedMedia]
+    task: asyncio.Task[DigestedMedia]
     num_waiting: int = 0
 
 
-def _consume(task: asyncio.Task[PreparedMedia]) -> None:
+def _consume(task: asyncio.Task[DigestedMedia]) -> None:
     """Mark the error of a task as seen: all requests that waited for it may be cancelled."""
     if not task.cancelled():
         task.exception()
@@ -49,7 +49,7 @@ class MediaCache:
         self._decoders = decoders
         self._key = blake2b(fingerprint.encode(), digest_size=32).digest()
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[bytes, PreparedMedia] = OrderedDict()
+        self._kept: OrderedDict[bytes, DigestedMedia] = OrderedDict()
         self._running: dict[bytes, _Running] = {}
         self._num_bytes = 0
 
@@ -58,9 +58,10 @@ class MediaCache:
         """Total size of the results that are kept."""
         return self._num_bytes
 
-    async def prepare(self, kind: MediaKind, data: bytes, where: str) -> PreparedMedia:
-        """Return an item, decoded and prepared. Raises as `MediaDecoders.prepare` does; errors are
-        not kept. A cancelled request does not stop the decoding that another request waits for."""
+    async def prepare(self, kind: MediaKind, data: bytes, where: str) -> DigestedMedia:
+        """Return an item, decoded and prepared, with its digest. Raises as `MediaDecoders.prepare`
+        does; errors are not kept. A cancelled request does not stop the decoding that another
+        request waits for."""
         if len(data) <= _HASHED_AT_ONCE_BYTES:
             key = self._hash(kind, data)
         else:
@@ -88,16 +89,18 @@ class MediaCache:
         hashed = blake2b(data, digest_size=32, key=self._key, person=kind.encode())
         return hashed.digest()
 
-    async def _run(self, key: bytes, kind: MediaKind, data: bytes) -> PreparedMedia:
+    async def _run(self, key: bytes, kind: MediaKind, data: bytes) -> DigestedMedia:
         prepared = await self._decoders.prepare(kind, data, "")
-        self._keep(key, prepared)
-        return prepared
+        item = await asyncio.to_thread(DigestedMedia.of, prepared)
+        self._keep(key, item)
+        return item
 
-    def _keep(self, key: bytes, prepared: PreparedMedia) -> None:
-        if len(prepared.data) > self._max_bytes:
+    def _keep(self, key: bytes, item: DigestedMedia) -> None:
+        num_bytes = len(item.media.data)
+        if num_bytes > self._max_bytes:
             return
-        self._kept[key] = prepared
-        self._num_bytes += len(prepared.data)
+        self._kept[key] = item
+        self._num_bytes += num_bytes
         while self._num_bytes > self._max_bytes:
             _, dropped = self._kept.popitem(last=False)
-            self._num_bytes -= len(dropped.data)
+            self._num_bytes -= len(dropped.media.data)

@@ -31,6 +31,10 @@ class StartFault(Exception):
     """The process did not start. The message is for the log."""
 
 
+class StartKilled(StartFault):
+    """Something outside has killed the process while it started."""
+
+
 class ChildEnded(Exception):
     """The process ended while it decoded an item. The message says why, for the client."""
 
@@ -48,7 +52,7 @@ class DecodingChild:
 
     @classmethod
     async def start(cls, setup: WorkerSetup, program: Sequence[str]) -> DecodingChild:
-        """Start a process and wait until it is sealed. Raises StartFault."""
+        """Start a process and wait until it is sealed. Raises StartFault, StartKilled."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
@@ -69,6 +73,9 @@ class DecodingChild:
             ready = await child._ask(setup, Ready, START_TIMEOUT_S)
             if ready.fault:
                 raise StartFault(ready.fault)
+        except ChildKilled:
+            await child.close()
+            raise StartKilled("it was killed while it started") from None
         except ChildEnded:
             await child.close()
             raise StartFault("it ended, or did not answer in time") from None

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.base.errors import InvalidRequest, Unavailable
-from penstock.media.child import PROGRAM, ChildEnded, ChildKilled, DecodingChild, StartFault
+from penstock.media.child import (
+    PROGRAM,
+    ChildEnded,
+    ChildKilled,
+    DecodingChild,
+    StartFault,
+    StartKilled,
+)
 from penstock.media.limits import MediaLimits
 from penstock.media.protocol import Answer, Job, WorkerSetup
 from penstock.models.hub.model_files import ModelFiles
@@ -20,7 +27,8 @@ log = logging.getLogger(__name__)
 IDLE_S: Final = 60.0
 """Seconds without an item after which all processes of a pool end."""
 ATTEMPTS: Final = 2
-"""An item is tried again if something outside has killed the process."""
+"""An item or a start is tried again if something outside has killed the process."""
+RETRY_AFTER_S: Final = 5
 EXTRA: Final = "pip install 'penstock[media]'"
 PACKAGES: Final = {"PIL": "pillow", "av": "av"}
 
@@ -36,6 +44,10 @@ class MediaUnavailable(Exception):
     def __init__(self, message: str, suggestion: str | None = None) -> None:
         super().__init__(message)
         self.suggestion = suggestion
+
+
+class DecoderKilled(MediaUnavailable):
+    """Something outside kills decoding processes while they start; a later start may succeed."""
 
 
 class MediaDecoders:
@@ -86,7 +98,8 @@ class MediaDecoders:
         - "unsupported_media_format": of a format or codec that is not supported;
         - "media_too_large": over a limit;
         - "unsupported_media": of a kind that the model does not take;
-        and Unavailable if this machine cannot decode media.
+        and Unavailable if this machine cannot decode media, or with a `retry_after_s` if decoding
+        processes are killed while they start.
         """
         try:
             return await self._prepare(kind, data)
@@ -159,25 +172,38 @@ class MediaDecoders:
             self._timer.cancel()
         if self._idle:
             return self._idle.pop()
-        try:
-            child = await self._start()
-        except MediaUnavailable as error:
-            log.error("a decoding process cannot start: %s", error)
-            hint = "" if error.suggestion is None else f": {error.suggestion}"
-            raise Unavailable(f"this server cannot decode media{hint}") from None
+        child = await self._start_for_request()
         if self._closed:
             self._end(child)
             raise Unavailable("the model is closed")
         return child
 
+    async def _start_for_request(self) -> DecodingChild:
+        """Raises Unavailable, with a message for the client."""
+        try:
+            return await self._start()
+        except DecoderKilled:
+            raise Unavailable(
+                "the processes that decode media were killed while they started; try again later",
+                retry_after_s=RETRY_AFTER_S,
+            ) from None
+        except MediaUnavailable as error:
+            log.error("a decoding process cannot start: %s", error)
+            hint = "" if error.suggestion is None else f": {error.suggestion}"
+            raise Unavailable(f"this server cannot decode media{hint}") from None
+
     async def _start(self) -> DecodingChild:
-        """Raises MediaUnavailable."""
+        """Raises MediaUnavailable, DecoderKilled."""
         if missing := missing_packages():
             raise MediaUnavailable(f"{' and '.join(missing)} not installed", EXTRA)
-        try:
-            return await DecodingChild.start(self._setup, self._program)
-        except StartFault as error:
-            raise MediaUnavailable(str(error)) from None
+        for _ in range(ATTEMPTS):
+            try:
+                return await DecodingChild.start(self._setup, self._program)
+            except StartKilled:
+                log.warning("a decoding process was killed while it started")
+            except StartFault as error:
+                raise MediaUnavailable(str(error)) from None
+        raise DecoderKilled("they are killed while they start", "is there enough memory?")
 
     def _put_back(self, child: DecodingChild) -> None:
         if self._closed:

@@ -73,7 +73,7 @@ _REFUSED: Final = (
     (b"8BPS", "PSD"),
     (b"%!PS", "PostScript"),
     (b"\xc5\xd0\xd3\xc6", "EPS"),
-    (b"#EXTM3U", "a playlist"),
+    (b"#EXTM3U", "M3U"),
     (b"FLV\1", "FLV"),
 )
 _SVG: Final = re.compile(rb"\s*(<\?xml|<!DOCTYPE svg|<!--|<svg)", re.IGNORECASE)

@@ -19,21 +19,29 @@ from penstock.models.hub.hub_access import hub_access_of
 from penstock.models.hub.model_files import ModelFiles, gguf_parts
 from penstock.models.hub.sources import resolve_model
 from penstock.models.loader.image_embedder import is_image_embedder, load_image_embedder
-from penstock.models.loader.model_loader import LoadedModel, load_embedder, load_model
+from penstock.models.loader.model_loader import (
+    LoadedEmbedder,
+    LoadedModel,
+    load_embedder,
+    load_model,
+)
+from penstock.models.loader.text_tower import has_text_tower, load_text_tower
 from penstock.models.whisper.loader import load_whisper
 from penstock.runtime.backend import Backend
 from penstock.runtime.cpu.embedding import EmbeddingRuntime, NativeEmbedding
-from penstock.runtime.cpu.image_embedding import ImageEmbedding
+from penstock.runtime.cpu.image_embedding import ImageAndTextEmbedding, ImageEmbedding
 from penstock.runtime.cpu.isa_selection import select_isas
 from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
-from penstock.runtime.cpu.transcription import TranscriptionRuntime
+from penstock.runtime.cpu.transcription import start_native_transcription
 from penstock.runtime.device_choice import choose_device, rank_devices
 from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
+from penstock.runtime.own_adapters import with_own_adapters
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
+from penstock.runtime.transcription import TranscriptionRuntime
 from penstock.runtime.weight_quantization import integer_bits, refuse_for_vectors, refuse_on_cpu
 
 
@@ -83,9 +91,33 @@ def start_embedding(
     refuse_for_vectors(settings)
     rank_devices(settings, "cpu")
     if is_image_embedder(files):
-        return ImageEmbedding(load_image_embedder(files, settings.dtype), settings, available)
+        return _image_embedding(files, settings, available, progress)
     load = load_reranker if is_reranker(files) else load_embedder
     model = load(files, settings.dtype)
+    return _text_embedding(model, files, settings, available, progress)
+
+
+def _image_embedding(
+    files: ModelFiles,
+    settings: EngineSettings,
+    available: int | None,
+    progress: Progress | None,
+) -> EmbeddingRuntime:
+    images = ImageEmbedding(load_image_embedder(files, settings.dtype), settings, available)
+    if not has_text_tower(files):
+        return images
+    left = None if available is None else available - images.info.memory_bytes
+    model = load_text_tower(files, settings.dtype)
+    return ImageAndTextEmbedding(images, _text_embedding(model, files, settings, left, progress))
+
+
+def _text_embedding(
+    model: LoadedEmbedder,
+    files: ModelFiles,
+    settings: EngineSettings,
+    available: int | None,
+    progress: Progress | None,
+) -> NativeEmbedding:
     packed_bytes = _file_bytes(files) + model.extra_bytes
     return NativeEmbedding(model, packed_bytes, settings, available, progress)
 
@@ -96,15 +128,26 @@ def start_transcription(
     available: int | None = None,
     progress: Progress | None = None,
 ) -> TranscriptionRuntime:
-    """Return the runtime of a Whisper model whose files are on disk; it runs on the CPU.
-    `available`: bytes of memory that it must fit, None for no check. Raises ModelError if the model
-    cannot be read or does not fit."""
-    if settings.kernel_backend == "reference":
-        raise ModelError(f"{files.model_id}: kernels is reference; Whisper needs native")
+    """Return the runtime of a Whisper model whose files are on disk. It runs on the CPU unless the
+    settings name a GPU. `available`: bytes of memory that it must fit on the CPU, None for no
+    check. Raises ModelError if the model cannot be read or does not fit."""
+    on_gpu = settings.device != "auto" or settings.kernel_backend == "triton"
+    device = choose_device(settings) if on_gpu else "cpu"
+    if device != "cpu":
+        # Importing torch takes two seconds; a CPU server does not need it.
+        from penstock.runtime.gpu.transcription import start_gpu_transcription
+
+        model = load_whisper(files, settings.dtype, integer_bits(settings))
+        return start_gpu_transcription(model, settings, device, progress)
     refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
     model = load_whisper(files, settings.dtype, integer_bits(settings))
-    return TranscriptionRuntime(model, settings, available, progress)
+    if settings.kernel_backend != "reference":
+        return start_native_transcription(model, settings, available, progress)
+    from penstock.kernels.reference import ReferenceOps
+    from penstock.runtime.gpu.transcription import start_torch_transcription
+
+    return start_torch_transcription(model, settings, ReferenceOps(), available, progress)
 
 
 def start_runtime(
@@ -134,10 +177,12 @@ def start_runtime(
                 return rank_load.start_tensor_parallel_runtime(files, settings, devices, progress)
             bits = integer_bits(settings)
             model = load_model(files, settings.dtype, float8="float8", bits=bits)
+            settings = with_own_adapters(settings, model.media_spec)
             return gpu_load.start_gpu_runtime(model, settings, device, progress)
     refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
     model = load_model(files, settings.dtype, bits=integer_bits(settings))
+    settings = with_own_adapters(settings, model.media_spec)
     packed_bytes = weight_bytes(files, model.spec, settings) + model.extra_bytes
     media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
     memory = plan_memory(model.spec, packed_bytes, settings, available, media)

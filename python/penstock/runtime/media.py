@@ -12,7 +12,8 @@ import numpy.typing as npt
 from penstock.kernels.ops_interface import Ops
 from penstock.models.loader.model_loader import LoadedEmbedder, LoadedModel
 from penstock.models.media.prepared import MediaKind, PreparedMedia
-from penstock.models.towers.tower import EncodedMedia, Tower
+from penstock.models.towers.piece_budget import PieceBudget
+from penstock.models.towers.tower import EncodedMedia, MediaMode, Tower
 
 Tensor = TypeVar("Tensor")
 Floats = npt.NDArray[np.float32]
@@ -30,17 +31,21 @@ class RuntimeMedia(Protocol):
     between steps.
 
     `kinds`: the kinds of media that the towers encode.
+    `modes`: see MediaSpec.
     `row_bytes`: bytes of one row of an encoded item, without DeepStack rows.
     """
 
     @property
     def kinds(self) -> frozenset[MediaKind]: ...
     @property
+    def modes(self) -> tuple[MediaMode, ...]: ...
+    @property
     def row_bytes(self) -> int: ...
 
-    def encode(self, media: PreparedMedia) -> Encoding:
-        """Encode an item in pieces, with a `yield` after each. Raises EncodeError if the rows are
-        not finite or not as wide as the model's embeddings, and any error of the tower."""
+    def encode(self, media: PreparedMedia, budget: PieceBudget) -> Encoding:
+        """Encode an item in pieces, with a `yield` after each; see `Tower.encode`. Raises
+        EncodeError if the rows are not finite or not as wide as the model's embeddings, and any
+        error of the tower."""
 
     def keep(self, digest: bytes, encoded: EncodedMedia[Any]) -> None:
         """Make an encoded item available to the rows of later steps."""
@@ -70,7 +75,9 @@ class TowerMedia(Generic[Tensor]):
         as_rows: Callable[[Tensor], Any],
         piece: Callable[[], AbstractContextManager[None]] = nullcontext,
         is_finite: Callable[[Any], bool] = _is_finite,
+        modes: tuple[MediaMode, ...] = (),
     ) -> None:
+        self.modes = modes
         self._towers = {kind: tower for kinds, tower in towers for kind in kinds}
         self._ops = ops
         self._width = width
@@ -81,9 +88,9 @@ class TowerMedia(Generic[Tensor]):
         self.row_bytes = 4 * width
         self.encoded: dict[bytes, EncodedMedia[Floats]] = {}
 
-    def encode(self, media: PreparedMedia) -> Encoding:
+    def encode(self, media: PreparedMedia, budget: PieceBudget) -> Encoding:
         """Encode an item in pieces; see `RuntimeMedia.encode`."""
-        steps = self._towers[media.kind].encode(self._ops, media)
+        steps = self._towers[media.kind].encode(self._ops, media, budget)
         while True:
             try:
                 with self._piece():
@@ -123,4 +130,5 @@ def tower_media(
         return None
     pairs = zip(model.media_spec.towers, model.media, strict=True)
     towers = [(spec.kinds, loaded.build(ops)) for spec, loaded in pairs]
-    return TowerMedia(towers, ops, model.spec.hidden_size, as_rows, piece, is_finite)
+    width, modes = model.spec.hidden_size, model.media_spec.modes
+    return TowerMedia(towers, ops, width, as_rows, piece, is_finite, modes)

@@ -275,7 +275,8 @@ def lora_bytes(spec: DecoderSpec, settings: EngineSettings, available_bytes: int
     item_bytes = 4 if settings.dtype == "f32" else 2
     most = lora.max_adapters * adapter_bytes(spec, lora.max_rank, item_bytes)
     bounds = [most, lora.max_bytes]
-    return min(bounds if available_bytes is None else [*bounds, available_bytes // 4])
+    room = min(bounds if available_bytes is None else [*bounds, available_bytes // 4])
+    return max(room, lora.reserved_bytes)
 
 
 def lora_buffer_bytes(settings: EngineSettings, step_tokens: int) -> int:

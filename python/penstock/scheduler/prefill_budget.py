@@ -30,10 +30,14 @@ _INITIAL_PREFILL_TOKENS = 64
 
 
 class PrefillBudget:
-    """Computes how many prefill tokens may join a step of decodes. `min_share`: prefill tokens that
-    may join any step."""
+    """Computes how many prefill tokens may join a step of decodes.
+
+    - `min_share`: prefill tokens that may join any step.
+    - `taken_s`: seconds of other work before the next step, which leave it less prefill.
+    """
 
     def __init__(self, min_share: int) -> None:
+        self.taken_s = 0.0
         self._min_share = min_share
         self._steps = 0
         self._mean_tokens = 0.0
@@ -88,9 +92,15 @@ class PrefillBudget:
         that wait for their first token."""
         if self._per_token_s <= 0.0:
             return max(_INITIAL_PREFILL_TOKENS, self._min_share)
+        left_s = self.extra_s(decodes, prompts) - self.taken_s
+        return max(int(left_s / self._per_token_s), self._min_share)
+
+    def extra_s(self, decodes: int, prompts: int) -> float:
+        """Return how many seconds longer a step of `decodes` decodes may last than without prefill.
+        `prompts`: requests that wait for their first token."""
         alone_s = self.fixed_s + self._per_token_s * decodes
         crowd = min(1.0, 2.0 * (prompts - 1) / decodes)
         step_s = (CALM_STRETCH + crowd * (CROWDED_STRETCH - CALM_STRETCH)) * alone_s
         if prompts > decodes:
             step_s = max(step_s, CROWDED_STEP_S)
-        return max(int((step_s - alone_s) / self._per_token_s), self._min_share)
+        return step_s - alone_s

@@ -87,6 +87,7 @@ class Scheduler:
         self._in_flight: StepBuilder | None = None
         self._ahead: StepBuilder | None = None
         self._tokens_processed = 0
+        self._last_step_s = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -175,6 +176,27 @@ class Scheduler:
         self._ahead = builder
         return self._start(builder)
 
+    def pause_s(self, others: int) -> float | None:
+        """Return how many seconds the engine may do other work before the next step, so that the
+        step and that work keep the bound of `PrefillBudget` on the time between tokens. If prompts
+        are being computed too, both get half of the time. Return None if there are no requests.
+
+        - `others`: requests that wait for the other work.
+        """
+        continuing, waiting = self._queues.continuing, len(self._queues.waiting)
+        if not continuing and not waiting:
+            return None
+        decodes = sum(sequence.decoding for sequence in continuing)
+        prompts = len(continuing) - decodes + waiting
+        if not decodes:
+            return self._last_step_s
+        extra_s = self._planner.prefill_budget.extra_s(decodes, prompts + others)
+        return extra_s / 2 if prompts else extra_s
+
+    def pause(self, seconds: float) -> None:
+        """Take `seconds`, which other work took, from the prefill of the next step."""
+        self._planner.prefill_budget.taken_s = seconds
+
     @property
     def mask_inputs(self) -> list[tuple[Guide | None, tuple[int, ...]]]:
         """The guide and the draft tokens of each sampling chunk of the last planned step, in the
@@ -194,7 +216,9 @@ class Scheduler:
             self._cache.cpu_cache.last_restored, result.last_restored
         )
         self._tokens_processed += builder.num_tokens
+        self._planner.prefill_budget.taken_s = 0.0
         if duration_s is not None:
+            self._last_step_s = duration_s
             self._planner.prefill_budget.observe(builder.num_tokens, duration_s)
         progress: list[Progress] = []
         sampled = {row: list(group) for row, group in groupby(result.sampled, attrgetter("row"))}

@@ -14,6 +14,8 @@ from penstock.store.errors import StorageUnavailable
 
 if TYPE_CHECKING:
     from penstock.store.approvals import Approvals
+    from penstock.store.chat_attachments import ChatAttachments
+    from penstock.store.chats import Chats
     from penstock.store.files import Files
     from penstock.store.response_events import ResponseEvents
     from penstock.store.responses import Responses
@@ -39,6 +41,8 @@ class LazyStore:
         self.sessions = cast("Sessions", _SessionsPart(self._opened, "sessions"))
         self.skills = cast("Skills", _Part(self._opened, "skills"))
         self.approvals = cast("Approvals", _Part(self._opened, "approvals"))
+        self.chats = cast("Chats", _Part(self._opened, "chats"))
+        self.chat_attachments = cast("ChatAttachments", _Part(self._opened, "chat_attachments"))
 
     async def open(self) -> None:
         """Open the store and wait until it is open. Raises SettingsError if the store cannot be

@@ -14,6 +14,8 @@ from penstock.base.errors import ServiceError
 from penstock.config import SettingsError, StoreSettings
 from penstock.store.approvals import Approvals
 from penstock.store.blobs import Blobs
+from penstock.store.chat_attachments import ChatAttachments
+from penstock.store.chats import Chats
 from penstock.store.clock import Clock, system_clock
 from penstock.store.files import Files
 from penstock.store.response_events import ResponseEvents
@@ -32,7 +34,8 @@ SWEEP_INTERVAL_S: Final = 120.0
 
 
 class Store:
-    """Responses, files, sessions, skills and approvals, shared by several processes and machines.
+    """Responses, files, sessions, skills, approvals and chats, shared by several processes and
+    machines.
 
     Every method may raise StorageUnavailable (503); methods that write may also raise StorageFull
     (507). A method that raises one of them has changed nothing. When a method returns, its changes
@@ -57,6 +60,8 @@ class Store:
         self.sessions = Sessions(database, clock, limits.sessions)
         self.skills = Skills(database, skill_blobs, clock, settings.max_skills_bytes)
         self.approvals = Approvals(database, clock, limits.approvals, settings.session_expiry_s)
+        self.chats = Chats(database, clock, settings.max_chats_bytes)
+        self.chat_attachments = ChatAttachments(database, blobs, clock, settings.max_chats_bytes)
         self.sweep = Sweep(database, blobs, skill_blobs, clock, limits)
         self._sweeper = asyncio.create_task(self._sweep_periodically())
 
@@ -78,6 +83,7 @@ class Store:
         while True:
             try:
                 await self.sweep.run()
+                await self.chat_attachments.delete_unused()
             except ServiceError:
                 pass  # already logged
             except Exception:

@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlalchemy import Connection, select
 
-from penstock.store import files, skills
+from penstock.store import chat_attachments, files, skills
 from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock
 from penstock.store.response_quota import delete_orphaned_events
@@ -52,6 +52,7 @@ class Sweep:
                 await asyncio.to_thread(_delete, self._blobs, filter(None, deleted))
         await self._database.write(delete_orphaned_events)
         await self._delete_orphans(self._blobs, files.FOLDER, _known_files)
+        await self._delete_orphans(self._blobs, chat_attachments.FOLDER, _known_attachments)
         await self._delete_orphans(self._skill_blobs, skills.FOLDER, _known_skills)
 
     async def _delete_orphans(
@@ -82,6 +83,10 @@ def _delete(blobs: Blobs, names: Iterable[str]) -> None:
 
 def _known_files(connection: Connection) -> set[str]:
     return set(connection.execute(select(schema.files.c.body)).scalars())
+
+
+def _known_attachments(connection: Connection) -> set[str]:
+    return set(connection.execute(select(schema.chat_attachments.c.body)).scalars())
 
 
 def _known_skills(connection: Connection) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -36,6 +37,17 @@ FAST_EXTENSIONS: Final = (
     "amx_int8",
     "amx_bf16",
 )
+EXTRAS: Final = {
+    "speech": ("onnxruntime", "phonemizer-fork", "espeakng-loader"),
+    "speech-torch": ("torch", "transformers"),
+    "images": ("diffusers", "transformers", "torch", "accelerate", "pillow"),
+}
+"""Extra that some models need -> the packages that it installs."""
+EXTRA_USES: Final = {
+    "speech": "Kokoro and Piper voices",
+    "speech-torch": "speech models of transformers",
+    "images": "image models",
+}
 
 
 class Check(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,6 +77,7 @@ def machine_checks(environment: Environment) -> list[Check]:
         check_memory(Path("/proc/meminfo")),
         check_home(environment.home),
         check_disk(environment.home),
+        *map(check_extra, EXTRAS),
     ]
 
 
@@ -171,6 +184,25 @@ def check_disk(home: Path) -> Check:
     if free_bytes < MIN_DISK_BYTES:
         return Check("disk_space", "warn", message, "free disk space or set PENSTOCK_HOME")
     return Check("disk_space", "ok", message)
+
+
+def check_extra(extra: str) -> Check:
+    """Report the versions of the packages of an extra, or the command that installs it. `extra`: a
+    key of EXTRAS. The status is always "ok", because only some models need the packages."""
+    found = {package: _version(package) for package in EXTRAS[extra]}
+    missing = [package for package, version in found.items() if version is None]
+    if missing:
+        state = f"need {', '.join(missing)} (pip install 'penstock[{extra}]')"
+    else:
+        state = ", ".join(f"{package} {version}" for package, version in found.items())
+    return Check(f"extra_{extra}", "ok", f"{EXTRA_USES[extra]}: {state}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def check_default_model(home: Path) -> Check:

@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from penstock.agent import AgentLoop
+from penstock.api.route_table.table import OPERATIONS
 from penstock.generation import Generator
 from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
 from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
@@ -46,6 +47,20 @@ async def refused(server: Serving, **body: Any) -> dict[str, Any]:
     answer = await server.http.post(URL, json=body)
     assert answer.status_code == 400, answer.text
     return answer.json()["error"]
+
+
+async def test_the_example_of_the_explorer_is_answered(server: Serving) -> None:
+    (operation,) = (one for one in OPERATIONS if one.path == URL)
+    answer = await server.http.post(URL, json=operation.example)
+    assert answer.status_code == 200
+
+
+async def test_the_model_card_says_that_the_model_embeds_texts(server: Serving) -> None:
+    card = (await server.http.get(f"/v1/models/{MODEL}")).json()
+    assert card["architecture"] == {
+        "input_modalities": ["text"],
+        "output_modalities": ["embeddings"],
+    }
 
 
 async def test_answer_has_the_shape_of_the_reference_api(server: Serving) -> None:
@@ -205,6 +220,15 @@ async def test_the_official_client_gets_numbers_from_both_encodings(server: Serv
     assert by_default.usage.prompt_tokens == 7
     for ours, other in zip(by_default.data, as_floats.data, strict=True):
         assert np.allclose(ours.embedding, other.embedding, atol=1e-7)
+    named = await server.openai.embeddings.create(model="default", input="c", user="u")
+    assert np.allclose(named.data[0].embedding, by_default.data[1].embedding, atol=1e-7)
+    long = " ".join("abc" * 20)
+    cut = await server.openai.embeddings.create(
+        model="default", input=long, extra_body={"truncate_sequence": True}
+    )
+    assert cut.usage.prompt_tokens == 16
+    with pytest.raises(openai.BadRequestError, match="this model takes 16 tokens"):
+        await server.openai.embeddings.create(model="default", input=long)
     with pytest.raises(openai.BadRequestError) as refusal:
         await server.openai.embeddings.create(model="default", input="a", dimensions=8)
     assert refusal.value.param == "dimensions"

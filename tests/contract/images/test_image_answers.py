@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from penstock.agent import AgentLoop, Runners
+from penstock.api.route_table.table import OPERATIONS
 from penstock.engine.image_maker import ImageMaker
 from penstock.engine.local import LocalEngine
 from penstock.engine.media_core import MediaCore
@@ -209,6 +210,30 @@ async def test_official_client_reads_images(server: Serving) -> None:
         await images.generate(model=MODEL, prompt="a", size="1024x1024")
 
 
+async def test_official_client_sends_every_field_of_the_specification(server: Serving) -> None:
+    small = {"height": 16, "width": 48}
+    ignored = {"steps": 3, "guidance_scale": 2.5, "quality": "hd", "style": "vivid"}
+    forms: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
+        "Url": (small, (48, 16)),
+        "B64Json": (small | ignored, (48, 16)),
+        "b64_json": ({}, (1280, 720)),
+    }
+    for form, (fields, size) in forms.items():
+        asked: dict[str, Any] = {"model": MODEL, "prompt": "a cat", "n": 1}
+        answer = await server.openai.images.generate(
+            **asked, extra_body=fields | {"response_format": form}
+        )
+        (image,) = answer.data or ()
+        if form == "Url":
+            assert image.b64_json is None
+            png = (await server.openai.files.content(image.url or "")).content
+        else:
+            assert image.url is None and image.b64_json is not None
+            assert image.b64_json.startswith(DATA_URL) == (form == "B64Json")
+            png = base64.b64decode(image.b64_json.removeprefix(DATA_URL), validate=True)
+        assert Image.open(BytesIO(png)).size == size
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -232,6 +257,17 @@ async def test_a_text_model_refuses_images(server: Serving) -> None:
     error = await refused(server, prompt="hi", model="writer")
     assert error["message"] == "this model makes no images; name an image model"
     assert (error["param"], error["code"]) == ("model", "unsupported_model")
+
+
+async def test_the_example_of_the_explorer_is_answered(server: Serving) -> None:
+    (operation,) = (one for one in OPERATIONS if one.path == URL)
+    answer = await server.http.post(URL, json=operation.example)
+    assert answer.status_code == 200
+
+
+async def test_the_model_card_says_that_the_model_makes_images(server: Serving) -> None:
+    card = (await server.http.get(f"/v1/models/{MODEL}")).json()
+    assert card["architecture"] == {"input_modalities": ["text"], "output_modalities": ["image"]}
 
 
 async def test_unknown_model_is_not_found(server: Serving) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import openai
 import psutil
+import pytest
 
 from tests.support.media.small_processor import png
 from tests.support.media_files import IMAGE_FORMATS, image_file, picture
@@ -28,11 +29,15 @@ async def answer(served: MediaServing, image: bytes | None = None) -> Any:
 
 
 def decoding_processes() -> list[int]:
-    return [
-        child.pid
-        for child in psutil.Process().children(recursive=True)
-        if "penstock.media.worker" in child.cmdline()
-    ]
+    children = psutil.Process().children(recursive=True)
+    return [child.pid for child in children if _decodes(child)]
+
+
+def _decodes(process: psutil.Process) -> bool:
+    try:
+        return "penstock.media.worker" in process.cmdline()
+    except psutil.NoSuchProcess:  # it has ended; also raised for a zombie
+        return False
 
 
 async def test_killed_processes_are_replaced(llava: Path) -> None:
@@ -43,6 +48,26 @@ async def test_killed_processes_are_replaced(llava: Path) -> None:
         assert (await answer(served, png(30, 40, (0, 0, 255)))).choices
         assert await served.encoded() == 2
     assert decoding_processes() == []
+
+
+async def test_processes_killed_at_their_start_are_a_503_until_one_starts(llava: Path) -> None:
+    async with media_server(llava) as served:
+        asked = asyncio.ensure_future(answer(served, png(40, 30)))
+        killed: set[int] = set()
+        while not asked.done():
+            for pid in set(decoding_processes()) - killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+            await asyncio.sleep(0)
+        with pytest.raises(openai.InternalServerError) as caught:
+            await asked
+        assert caught.value.status_code == 503 and len(killed) == 2
+        assert caught.value.response.headers["retry-after"] == "5"
+        body: Any = caught.value.body
+        assert body["code"] == "unavailable" and "try again later" in body["message"]
+        assert (await answer(served)).choices
+        assert (await answer(served, png(40, 30))).choices
+        assert await served.encoded() == 1
 
 
 async def test_damaged_images_beside_other_requests(llava: Path) -> None:

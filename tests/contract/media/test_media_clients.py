@@ -49,6 +49,7 @@ async def test_chat_takes_images_in_every_form(llava: Path) -> None:
                 {"type": "image_url", "image_url": data_url(RED)},
                 {"type": "image_url", "image_url": {"url": f"{pages.url}/red.png"}},
                 {"type": "file", "file": {"filename": "red.png", "file_data": data_url(RED)}},
+                {"type": "file", "file": {"filename": "red.png", "file_data": BASE64}},
                 {"type": "file", "file": {"file_id": uploaded.id}},
             ]
             answers = [await chat(served, form, words()) for form in forms]
@@ -58,6 +59,15 @@ async def test_chat_takes_images_in_every_form(llava: Path) -> None:
     for answer in answers[1:]:
         assert answer.choices[0].message == first.choices[0].message
         assert answer.usage.prompt_tokens == first.usage.prompt_tokens
+
+
+async def test_the_model_card_names_the_kinds_that_the_model_reads(llava: Path) -> None:
+    async with media_server(llava) as served:
+        card: Any = await served.server.openai.models.retrieve(MODEL)
+    assert card.architecture == {
+        "input_modalities": ["text", "image"],
+        "output_modalities": ["text"],
+    }
 
 
 async def test_the_answer_depends_on_the_image_and_its_place(llava: Path) -> None:

@@ -19,6 +19,7 @@ from tests.support.checkpoints.small_llava import IMAGE_TOKENS, write_small_llav
 from tests.support.media.small_processor import png
 from tests.support.servers.http_server import MODEL
 from tests.support.servers.media_server import MediaServing, data_url, media_server
+from tests.support.text_towers import clip_tokenizer, text_vector, write_clip, write_siglip
 
 RED, BLUE = png(40, 30), png(30, 40, (0, 0, 255))
 IMAGE_PART = {"type": "image_url", "image_url": {"url": data_url(RED)}}
@@ -78,6 +79,61 @@ async def test_images_have_the_vectors_of_transformers(clip: tuple[Path, Any, An
             found = model.get_image_features(**pixels)
         row = getattr(found, "pooler_output", found)[0]
         np.testing.assert_allclose(vector, row / row.norm(), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("fixture", "inputs"), [("clip", ["image"]), ("llava_embedder", ["text", "image"])]
+)
+async def test_the_model_card_names_what_is_embedded(
+    request: pytest.FixtureRequest, fixture: str, inputs: list[str]
+) -> None:
+    made = request.getfixturevalue(fixture)
+    async with media_server(made if isinstance(made, Path) else made[0]) as served:
+        card: Any = await served.server.openai.models.retrieve(MODEL)
+    assert card.architecture == {"input_modalities": inputs, "output_modalities": ["embeddings"]}
+
+
+async def test_texts_and_images_have_the_cosines_of_transformers(tmp_path: Path) -> None:
+    model = write_clip(tmp_path)
+    images = transformers.CLIPImageProcessorPil.from_pretrained(tmp_path)
+    texts = ("a cat", "two dogs, a cat!")
+    given: Any = [texts[0], {"image": data_url(RED)}, {"text": texts[1]}, {"content": [IMAGE_PART]}]
+    async with media_server(tmp_path) as served:
+        answer = await served.server.openai.embeddings.create(model=MODEL, input=given)
+        ids: Any = [clip_tokenizer()(text).input_ids for text in texts]
+        of_ids = await served.server.openai.embeddings.create(model=MODEL, input=ids)
+    found = np.array([entry.embedding for entry in answer.data])
+    with torch.no_grad():
+        pixels = images(images=Image.open(BytesIO(RED)), return_tensors="pt")
+        image = torch.nn.functional.normalize(model.get_image_features(**pixels).pooler_output)[0]
+    first, second = (text_vector(model, row) for row in ids)
+    expected = torch.stack([first, image, second, image]).numpy()
+    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-4)
+    assert [entry.embedding for entry in of_ids.data] == [found[0].tolist(), found[2].tolist()]
+    assert answer.usage.prompt_tokens == sum(map(len, ids))
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"content": [IMAGE_PART, TEXT_PART]}, "unsupported_value"),
+        ({"content": [IMAGE_PART, IMAGE_PART]}, "unsupported_value"),
+        ([64], "invalid_value"),
+        ("a cat " * 40, "context_length_exceeded"),
+    ],
+)
+async def test_inputs_that_are_neither_a_text_nor_an_image_are_refused(
+    tmp_path: Path, given: Any, code: str
+) -> None:
+    write_siglip(tmp_path)
+    async with media_server(tmp_path) as served:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await served.server.openai.embeddings.create(model=MODEL, input=[given])
+        cut = {"input": "a cat " * 40, "truncate_sequence": True}
+        _, tokens = await embed(served, **cut)
+    body: Any = caught.value.body
+    assert (body["code"], body["param"]) == (code, "input")
+    assert tokens == 60
 
 
 async def test_a_model_that_embeds_images_refuses_texts(clip: tuple[Path, Any, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.support.servers.file_server import Files
 from tests.support.servers.file_server import serving as serving_files
 from tests.support.servers.http_server import MODEL
 from tests.support.servers.media_server import MediaServing, data_url, media_server
+from tests.support.small_web import SmallWeb, content, moved, small_web
 
 RED = png(40, 30)
 SVG = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
@@ -106,6 +109,13 @@ async def test_a_file_of_another_kind_stays_a_text(llava: Path) -> None:
     assert answer.usage is not None and answer.usage.prompt_tokens > 20
 
 
+async def test_urls_of_files_are_refused_in_chat(llava: Path) -> None:
+    by_url = {"type": "file", "file": {"file_url": "https://example.com/a.png"}}
+    async with media_server(llava) as served:
+        found = await refused(served, text_part(), by_url)
+    assert found[0] == 400 and found[2] == "messages[0].content[1].file.file_url"
+
+
 async def test_urls_of_private_addresses_are_not_fetched(llava: Path) -> None:
     with serving_files(Files()) as pages:
         pages.add("/red.png", RED, "image/png")
@@ -115,6 +125,48 @@ async def test_urls_of_private_addresses_are_not_fetched(llava: Path) -> None:
         assert not pages.requests
     assert found[:2] == (400, "url_not_allowed") and local[0] == 400
     assert found[2].startswith("messages[0].content[1].image_url")
+
+
+async def test_urls_that_redirect_inward_are_not_followed(llava: Path) -> None:
+    hidden = SmallWeb(pages={"/secret": content(RED, "image/png")})
+    server = await asyncio.start_server(hidden.serve, "127.0.0.2", 0)
+    port = server.sockets[0].getsockname()[1]
+    target = f"http://127.0.0.2:{port}/secret"
+    async with server, small_web(moved=moved(target)) as web, media_server(llava) as served:
+        found = await refused(served, image_part(web.url("/moved")))
+        assert len(web.seen) == 1 and hidden.seen == []
+        assert (await served.server.http.get(target)).status_code == 200, "it can be reached"
+    assert found[:2] == (400, "url_not_allowed")
+    assert found[2].startswith("messages[0].content[0].image_url")
+
+
+def _bomb(side: int) -> bytes:
+    """Return a PNG of black pixels, which is a thousand times smaller than they are."""
+    rows = zlib.compress(bytes((3 * side + 1) * side), 9)
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", rows), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
+async def test_a_decompression_bomb_is_refused_beside_other_requests(llava: Path) -> None:
+    async with media_server(llava) as served:
+        answered = asyncio.ensure_future(_answer(served))
+        found = await refused(served, image_part(data_url(_bomb(10_000))))
+        assert (await answered).usage.completion_tokens == 4
+    assert found[:2] == (400, "media_too_large")
+    assert "the image has 10000 x 10000 pixels; at most 64000000" in found[3]
+
+
+async def test_an_image_of_one_pixel_is_read(llava: Path) -> None:
+    async with media_server(llava) as served:
+        messages: Any = [{"role": "user", "content": [image_part(data_url(png(1, 1)))]}]
+        answer = await served.server.openai.chat.completions.create(
+            model=MODEL, max_tokens=4, messages=messages
+        )
+        assert answer.choices and await served.encoded() == 1
 
 
 async def test_the_number_of_items_is_limited(llava: Path) -> None:

@@ -54,6 +54,11 @@ async def refused(server: Serving, **body: Any) -> dict[str, Any]:
     return error
 
 
+async def test_the_model_card_says_that_the_model_reranks(server: Serving) -> None:
+    card = (await server.http.get(f"/v1/models/{MODEL}")).json()
+    assert card["architecture"] == {"input_modalities": ["text"], "output_modalities": ["rerank"]}
+
+
 async def test_answer_has_the_shape_that_the_services_share(server: Serving) -> None:
     answer = (await server.http.post(URL, json=BODY)).json()
     results = answer.pop("results")

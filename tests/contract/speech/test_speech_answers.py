@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from penstock.agent import AgentLoop, Runners
+from penstock.api.route_table.table import OPERATIONS
 from penstock.engine.local import LocalEngine
 from penstock.engine.media_core import MediaCore
 from penstock.engine.speech_maker import SpeechMaker
@@ -141,10 +142,17 @@ async def test_missing_and_wrong_input_is_named(server: Serving) -> None:
     assert other["param"] == "stream_format"
 
 
+async def test_the_example_of_the_explorer_is_answered(server: Serving) -> None:
+    (operation,) = (one for one in OPERATIONS if one.path == URL)
+    answer = await server.http.post(URL, json=operation.example)
+    assert answer.status_code == 200
+
+
 async def test_the_model_card_lists_the_voices(server: Serving) -> None:
     card = (await server.http.get(f"/v1/models/{MODEL}")).json()
     assert card["voices"] == ["high", "low"]
     assert card["max_model_len"] is None
+    assert card["architecture"] == {"input_modalities": ["text"], "output_modalities": ["speech"]}
 
 
 async def test_unknown_model_is_not_found(server: Serving) -> None:
@@ -226,8 +234,14 @@ async def test_official_client_reads_and_streams_speech(server: Serving) -> None
         model=MODEL, voice="high", input="One two. Six.", response_format="pcm"
     ) as streamed:
         assert await streamed.read() == samples_of(3, 4, 4)
-    with pytest.raises(openai.BadRequestError, match='must be "pcm" or "wav", not "mp3"'):
-        await speech.create(model=MODEL, voice="low", input="One", response_format="mp3")
+    told = await speech.create(
+        model=MODEL, voice="any", input="One", response_format="wav", instructions="Whisper."
+    )
+    assert told.content[HEADER_BYTES:] == samples_of(3)
+    refused_forms: tuple[Any, ...] = ("mp3", "opus", "aac", "flac")
+    for form in refused_forms:
+        with pytest.raises(openai.BadRequestError, match=f'must be "pcm" or "wav", not "{form}"'):
+            await speech.create(model=MODEL, voice="low", input="One", response_format=form)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,34 @@ def test_responses_transcribe(client: openai.OpenAI, speech: str) -> None:
     assert answer.usage is not None and answer.usage.input_tokens == 150
 
 
+def test_messages_transcribe_an_uploaded_file(
+    client: openai.OpenAI, server: ServerProcess, speech: str
+) -> None:
+    """The Messages API has no audio block: the recording is an uploaded file."""
+    uploaded = client.files.create(file=("talk.wav", base64.b64decode(speech)), purpose="user_data")
+    document = {"type": "document", "source": {"type": "file", "file_id": uploaded.id}}
+    asked: Any = [{"role": "user", "content": [document, {"type": "text", "text": "language: en"}]}]
+    other = anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0)
+    expected = client.chat.completions.create(
+        model="default", messages=spoken(speech, "language: en"), max_tokens=20
+    )
+    answer = other.messages.create(model="default", max_tokens=20, messages=asked)
+    with other.messages.stream(model="default", max_tokens=20, messages=asked) as stream:
+        streamed = stream.get_final_message()
+    assert answer.usage.input_tokens == streamed.usage.input_tokens == 150
+    assert answer.content[0].type == streamed.content[0].type == "text"
+    assert answer.content[0].text == expected.choices[0].message.content
+    assert streamed.content[0].text == answer.content[0].text
+
+
+def test_the_model_card_says_that_the_model_transcribes(client: openai.OpenAI) -> None:
+    card: Any = client.models.retrieve("default")
+    assert card.architecture == {
+        "input_modalities": ["audio"],
+        "output_modalities": ["transcription"],
+    }
+
+
 def test_request_without_audio_is_refused(client: openai.OpenAI, server: ServerProcess) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from lora_base_models import draw_adapters
+from rank_threads import InThread
 from tp_runtimes import start_single
 
 from penstock.adapters.adapter import Adapter
@@ -19,25 +19,6 @@ from penstock.runtime.ranks.follower import Follower
 from penstock.runtime.ranks.messages import Channel, PackAnswer, ToPacker, ToRank
 from penstock.runtime.ranks.runtime import TensorParallelAdapters
 from tests.support.checkpoints.small_llama import write_small_llama
-
-
-@dataclass
-class InThread:
-    """The only other rank, in a thread of this process; replaces `RankProcessGroup`."""
-
-    steps: Channel[Any]
-    adapters: Channel[PackAnswer]
-    number: int = 1
-    ranks: list[Any] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.ranks = [self]
-
-    def send_all(self, message: msgspec.Struct) -> None:
-        self.steps.send(message)
-
-    def end_if_rank_died(self) -> None:
-        raise AssertionError("it is there")
 
 
 @dataclass
@@ -60,7 +41,9 @@ def world(tmp_path: Path) -> Iterator[World]:
     base = write_small_llama(tmp_path / "small-llama")
     runtimes = [start_single(base), start_single(base)]
     (steps, own_steps), (adapters, own_adapters) = socket.socketpair(), socket.socketpair()
-    follower = Follower(runtimes[1], Channel(own_steps, ToRank), Channel(own_adapters, ToPacker))
+    follower = Follower(
+        runtimes[1], Channel(own_steps, ToRank), Channel(own_adapters, ToPacker), lambda x: x
+    )
     thread = threading.Thread(target=follower.run)
     thread.start()
     processes = InThread(Channel(steps, Any), Channel(adapters, PackAnswer))

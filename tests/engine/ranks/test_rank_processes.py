@@ -35,6 +35,7 @@ from penstock.engine.local import LocalEngine
 from penstock.engine.processes.supervisor import EngineTask, StatusLine
 from penstock.models.hub.sources import files_at
 from penstock.runtime.ranks.load import start_tensor_parallel_runtime
+from penstock.runtime.ranks.messages import RankTask
 from penstock.runtime.ranks.process_group import RankProcessGroup
 from tests.support.checkpoints.lora_adapters import SMALL
 from tests.support.checkpoints.small_llama import VOCAB, write_small_llama
@@ -74,6 +75,22 @@ def test_if_a_process_cannot_be_started_the_others_are_stopped(
         RankProcessGroup(files_at(base, "m"), tensor_parallel_settings(), ("cpu",) * 3)
     assert made[0].returncode is not None
     assert not list(temporary.iterdir())
+
+
+def test_ranks_are_told_the_file_of_the_towers(
+    base: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = replace(files_at(base, "m"), mmproj=temporary / "mmproj-m.gguf")
+    read = subprocess.Popen[bytes].communicate
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        processes.subprocess, "Popen", lambda command, **pipes: popen(["head", "-n", "1"], **pipes)
+    )
+    monkeypatch.setattr(processes.RankProcess, "watch", lambda rank, report: None)
+    group = RankProcessGroup(files, tensor_parallel_settings(), ("cpu", "cpu"))
+    line, _ = read(group.ranks[0].process)
+    assert msgspec.json.decode(line, type=RankTask).mmproj == str(files.mmproj)
+    group.close()
 
 
 def test_a_rank_that_cannot_start_is_named(base: Path, temporary: Path) -> None:

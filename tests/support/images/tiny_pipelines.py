@@ -1,4 +1,5 @@
-"""Small random text-to-image pipelines in diffusers' folders."""
+"""Small random text-to-image pipelines in diffusers' folders. `factor`: pixels per side of a latent
+pixel, a power of 2; published models have 8."""
 
 from __future__ import annotations
 
@@ -9,12 +10,14 @@ import torch
 from diffusers import (
     AutoencoderKL,
     DDIMScheduler,
+    EulerDiscreteScheduler,
     FlowMatchEulerDiscreteScheduler,
     FluxPipeline,
     FluxTransformer2DModel,
     SD3Transformer2DModel,
     StableDiffusion3Pipeline,
     StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
     UNet2DConditionModel,
 )
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -31,8 +34,8 @@ from transformers import (
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def save_stable_diffusion(folder: Path) -> Path:
-    """Write a Stable Diffusion pipeline, whose images have sides of multiples of 2."""
+def save_stable_diffusion(folder: Path, factor: int = 2) -> Path:
+    """Write a Stable Diffusion pipeline, whose images have sides of multiples of `factor`."""
     torch.manual_seed(0)
     unet = UNet2DConditionModel(
         block_out_channels=(8, 16),
@@ -47,7 +50,7 @@ def save_stable_diffusion(folder: Path) -> Path:
         attention_head_dim=4,
     )
     StableDiffusionPipeline(
-        vae=vae(4),
+        vae=vae(factor),
         text_encoder=CLIPTextModel(clip_config()),
         tokenizer=clip_tokenizer(folder),
         unet=unet,
@@ -59,9 +62,42 @@ def save_stable_diffusion(folder: Path) -> Path:
     return folder
 
 
-def save_flux(folder: Path) -> Path:
+def save_stable_diffusion_xl(folder: Path, factor: int = 2) -> Path:
+    """Write a Stable Diffusion XL pipeline, whose images have sides of multiples of `factor`."""
+    torch.manual_seed(0)
+    unet = UNet2DConditionModel(
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        sample_size=8,
+        in_channels=4,
+        out_channels=4,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        cross_attention_dim=32,
+        norm_num_groups=4,
+        attention_head_dim=(2, 4),
+        use_linear_projection=True,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=8,
+        transformer_layers_per_block=(1, 2),
+        projection_class_embeddings_input_dim=6 * 8 + 16,
+    )
+    StableDiffusionXLPipeline(
+        vae=vae(factor),
+        text_encoder=CLIPTextModel(clip_config()),
+        tokenizer=clip_tokenizer(folder),
+        text_encoder_2=CLIPTextModelWithProjection(clip_config(projection_dim=16)),
+        tokenizer_2=clip_tokenizer(folder),
+        unet=unet,
+        scheduler=EulerDiscreteScheduler(timestep_spacing="leading", steps_offset=1),
+        add_watermarker=False,
+    ).save_pretrained(folder, safe_serialization=True)
+    return folder
+
+
+def save_flux(folder: Path, factor: int = 2) -> Path:
     """Write a FLUX pipeline without guidance embedding, as FLUX.1-schnell. Its images have sides of
-    multiples of 4."""
+    multiples of twice `factor`."""
     torch.manual_seed(0)
     transformer = FluxTransformer2DModel(
         patch_size=1,
@@ -77,7 +113,7 @@ def save_flux(folder: Path) -> Path:
     )
     FluxPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(),
-        vae=vae(4, shift_factor=0.1, scaling_factor=1.5),
+        vae=vae(factor, shift_factor=0.1, scaling_factor=1.5),
         text_encoder=CLIPTextModel(clip_config()),
         tokenizer=clip_tokenizer(folder),
         text_encoder_2=T5EncoderModel(t5_config()),
@@ -87,7 +123,7 @@ def save_flux(folder: Path) -> Path:
     return folder
 
 
-def save_stable_diffusion_3(folder: Path) -> Path:
+def save_stable_diffusion_3(folder: Path, factor: int = 2) -> Path:
     """Write a Stable Diffusion 3 pipeline, whose patches double the multiple of its sides."""
     torch.manual_seed(0)
     transformer = SD3Transformer2DModel(
@@ -105,7 +141,7 @@ def save_stable_diffusion_3(folder: Path) -> Path:
     StableDiffusion3Pipeline(
         transformer=transformer,
         scheduler=FlowMatchEulerDiscreteScheduler(),
-        vae=vae(4, shift_factor=0.1, scaling_factor=1.5),
+        vae=vae(factor, shift_factor=0.1, scaling_factor=1.5),
         text_encoder=CLIPTextModelWithProjection(clip_config(projection_dim=16)),
         tokenizer=clip_tokenizer(folder),
         text_encoder_2=CLIPTextModelWithProjection(clip_config(projection_dim=16)),
@@ -116,14 +152,16 @@ def save_stable_diffusion_3(folder: Path) -> Path:
     return folder
 
 
-def vae(channels: int, **options: float) -> AutoencoderKL:
+def vae(factor: int, **options: float) -> AutoencoderKL:
+    """Return an image decoder with latents of four channels."""
+    channels = [8, *[16] * (factor.bit_length() - 1)]
     return AutoencoderKL(
-        block_out_channels=[8, 16],
+        block_out_channels=channels,
         in_channels=3,
         out_channels=3,
-        down_block_types=["DownEncoderBlock2D"] * 2,
-        up_block_types=["UpDecoderBlock2D"] * 2,
-        latent_channels=channels,
+        down_block_types=["DownEncoderBlock2D"] * len(channels),
+        up_block_types=["UpDecoderBlock2D"] * len(channels),
+        latent_channels=4,
         norm_num_groups=4,
         **options,
     )

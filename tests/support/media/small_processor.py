@@ -15,7 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import InvalidRequest
-from penstock.models.media.prepared import Frames, MediaKind, Pixels, PreparedMedia, Sound
+from penstock.models.media.prepared import (
+    DigestedMedia,
+    Frames,
+    MediaKind,
+    Pixels,
+    PreparedMedia,
+    Sound,
+)
 from penstock.models.media.processor import Encode, Expansion, PlacedMedia
 from penstock.models.tokenizer.tokenizer_data import TokenType
 from penstock.text import Tokenizer
@@ -92,11 +99,12 @@ class PillowDecoder:
         self._processor = processor
         self.prepared: list[str] = []
 
-    async def prepare(self, kind: MediaKind, data: bytes, where: str) -> PreparedMedia:
+    async def prepare(self, kind: MediaKind, data: bytes, where: str) -> DigestedMedia:
         self.prepared.append(where)
         if kind == "audio":
-            return self._processor.audio(Sound(np.frombuffer(data, np.float32), 1000))
-        return await asyncio.to_thread(self._image, data, where)
+            sound = Sound(np.frombuffer(data, np.float32), 1000)
+            return DigestedMedia.of(self._processor.audio(sound))
+        return DigestedMedia.of(await asyncio.to_thread(self._image, data, where))
 
     def _image(self, data: bytes, where: str) -> PreparedMedia:
         from PIL import Image, UnidentifiedImageError

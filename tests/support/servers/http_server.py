@@ -255,7 +255,7 @@ async def serving_folder(
     engine = await LocalEngine.start(EngineSettings(model=str(folder), threads=2, **settings))
     try:
         runners = load_runners(files_at(folder, MODEL), engine)
-        async with serving(models={MODEL: runners}) as server:
+        async with serving(models={MODEL: runners}, engine=engine) as server:
             yield server, engine
         await runners.close()
     finally:

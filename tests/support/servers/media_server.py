@@ -60,7 +60,9 @@ async def media_server(
                 )
                 runners = load_runners(files_at(folder, MODEL), engine, state=state)
                 try:
-                    async with serving(models={MODEL: runners}, store=store) as server:
+                    async with serving(
+                        models={MODEL: runners}, store=store, engine=engine
+                    ) as server:
                         yield MediaServing(server, engine)
                 finally:
                     await runners.close()

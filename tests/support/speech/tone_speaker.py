@@ -13,6 +13,7 @@ RATE = 8000
 SAMPLES_PER_WORD = 10
 SILENT = "silent"
 BROKEN = "broken"
+OUT_OF_RANGE = "range"
 
 
 class ToneSpeaker:
@@ -20,7 +21,7 @@ class ToneSpeaker:
 
     A piece is the lengths of the words of a sentence. Its samples are the lengths in thousandths,
     divided by the speed; the voice "low" halves them. A sentence of SILENT has no sounds, and one
-    with BROKEN fails. With `held`, each piece waits for a permit of `permits`.
+    with BROKEN or OUT_OF_RANGE fails. With `held`, each piece waits for a permit of `permits`.
     """
 
     report = "no memory"
@@ -40,6 +41,8 @@ class ToneSpeaker:
             return []
         if BROKEN in sentence:
             return [(0,)]
+        if OUT_OF_RANGE in sentence:
+            return [(-1,)]
         return [tuple(map(len, words))]
 
     def speak(self, piece: Tokens, voice: str, speed: float) -> Samples:
@@ -47,6 +50,8 @@ class ToneSpeaker:
             self.permits.acquire()
         if piece == (0,):
             raise RuntimeError("a broken piece")
+        if piece == (-1,):
+            raise IndexError("a code outside its table")
         self.spoken.append(piece)
         loudness = np.array(piece, np.float32) / 1000 / speed
         return np.repeat(loudness / (2 if voice == "low" else 1), SAMPLES_PER_WORD)

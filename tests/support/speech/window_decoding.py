@@ -11,8 +11,10 @@ from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.media.prepared import PreparedMedia
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.whisper.loader import load_whisper
-from penstock.runtime.cpu.transcription import TranscriptionRuntime
+from penstock.runtime.cpu.transcription import start_native_transcription
+from penstock.runtime.transcription import TranscriptionRuntime
 from penstock.scheduler.types import Admit, AppendBlocks, Chunk, MediaRun, StepPlan
 
 GREEDY = Sampling(temperature=0.0)
@@ -22,13 +24,13 @@ def start_runtime(folder: Path, **settings: object) -> TranscriptionRuntime:
     """Return the runtime of the model in `folder`, with a float32 cache."""
     model = load_whisper(ModelFiles("whisper", "folder", folder), "auto")
     chosen = {"model": str(folder), "kv_cache_dtype": "f32", "threads": 2, **settings}
-    return TranscriptionRuntime(model, EngineSettings(**chosen))
+    return start_native_transcription(model, EngineSettings(**chosen))
 
 
 def encode(runtime: TranscriptionRuntime, media: PreparedMedia) -> np.ndarray:
     """Encode a window and keep it in the runtime. Return its rows."""
     assert runtime.media is not None
-    steps = runtime.media.encode(media)
+    steps = runtime.media.encode(media, PieceBudget())
     while True:
         try:
             next(steps)

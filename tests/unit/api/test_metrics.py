@@ -173,7 +173,7 @@ class SteppedEngine(ScriptedEngine):
     def generate(self, *requests: TokenRequest) -> OutputQueue:
         return self._queues.generate(*requests)
 
-    def _step(self, request: TokenRequest) -> None:
+    def _step(self, request: TokenRequest, _: TokenRequest | None) -> None:
         self.requests.append(request)
         self._queues.admit(request.id)
         loop = asyncio.get_running_loop()

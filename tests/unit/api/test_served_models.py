@@ -196,6 +196,7 @@ async def test_cards_have_the_status_of_each_model():
             ("a", "loaded"),
             ("b", "unloaded"),
         ]
+        assert [card["architecture"] is None for card in cards] == [True, False, True]
         server.services.models.apply({"b": ModelState("reloading")})
         card = (await server.http.get("/v1/models/b")).json()
         assert card["status"] == "reloading" and card["object"] == "model"

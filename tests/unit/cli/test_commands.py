@@ -20,7 +20,6 @@ from penstock.cli.setting_option import negative_flags
 from penstock.cli.settings_options import (
     ENGINE_OPTIONS,
     FORMER_OPTIONS,
-    IGNORED_OPTIONS,
     LORA_OPTIONS,
     MODEL_OPTIONS,
     SERVE_OPTIONS,
@@ -88,7 +87,6 @@ def test_no_flag_is_used_twice():
     options = (*MODEL_OPTIONS, *SERVE_OPTIONS)
     flags = [flag for option in options for flag in option.flags]
     flags += [off for option in options for off in negative_flags(option)]
-    flags += [flag for option in IGNORED_OPTIONS for flag in option.flags]
     assert len(set(flags)) == len(flags)
 
 
@@ -184,15 +182,14 @@ OF_THE_SPECIFICATION = [
 
 @pytest.mark.parametrize("name", OF_THE_SPECIFICATION)
 def test_every_option_of_the_specification_is_known(name):
-    options = (*MODEL_OPTIONS, *FORMER_OPTIONS, *SERVE_OPTIONS, *IGNORED_OPTIONS)
+    options = (*MODEL_OPTIONS, *FORMER_OPTIONS, *SERVE_OPTIONS)
     known = {flag for option in options for flag in option.flags}
     assert "--" + name.replace("_", "-") in known
 
 
-def test_no_ui_has_no_effect_and_is_not_in_the_help(served):
+def test_no_ui_reaches_the_settings_of_the_server(served):
     assert invoke("serve", "--no-ui").exit_code == invoke("serve").exit_code == 0
-    assert served[0] == served[1]
-    assert "--no-ui" not in invoke("serve", "--help").stdout
+    assert [settings.server.no_ui for settings in served] == [True, False]
 
 
 def test_options_of_tools_reach_the_agent_settings(served, tmp_path):

@@ -14,6 +14,7 @@ from penstock.engine.media.encode_queue import EncodeQueue
 from penstock.engine.media.encoder_cache import EncoderCache
 from penstock.engine.types import EngineGauges, MediaItem
 from penstock.kernels.reference import ReferenceOps
+from penstock.models.towers.piece_budget import MOST_OPERATIONS
 from penstock.models.towers.tower import EncodedMedia
 from penstock.runtime.media import TowerMedia
 from tests.support.noise_towers import NoiseTower, item, noise, picture
@@ -43,7 +44,7 @@ class Setup:
         """Advance by pieces until nothing can be encoded. Return the news in order."""
         news: list[tuple[str, str | None]] = []
         while self.queue.has_work:
-            news += self.queue.advance(0).items()
+            news += self.queue.advance(None).items()
         return news
 
     def gauges(self) -> EngineGauges:
@@ -222,12 +223,22 @@ def test_pieces_go_on_until_the_budget_is_spent() -> None:
     queue = EncodeQueue(setup.media, setup.cache, clock=lambda: next(ticks))
     queue.enter("r", [image("a", pieces=9)])
     queue.advance(budget_s=0)
-    assert len(setup.tower.pieces) == 1
-    queue.advance(budget_s=4.5)
-    assert len(setup.tower.pieces) == 5
+    assert len(setup.tower.pieces) == 1 and queue.last_s == 1
+    queue.advance(budget_s=7.5)  # half of it is enough
+    assert len(setup.tower.pieces) == 5 and queue.last_s == 4
     gauges = EngineGauges()
     queue.report(gauges)
     assert gauges.media_encode_seconds == 1 + 4
+
+
+def test_without_a_limit_one_large_piece_is_encoded() -> None:
+    setup = Setup()
+    setup.enter("r", image("a", pieces=3))
+    setup.queue.advance(0)
+    setup.queue.advance(None)
+    assert len(setup.tower.pieces) == 2
+    least, most = setup.tower.sizes
+    assert least == 0 and most == MOST_OPERATIONS
 
 
 def test_a_released_item_is_used_as_late_as_its_release() -> None:

@@ -12,7 +12,7 @@ from penstock.base.errors import InvalidRequest
 from penstock.dialog import GenerateRequest, Image, Message, Part, Text, ToolResult
 from penstock.generation.media.loader import LoadedMedia, MediaLoader, RequestMediaLimits
 from penstock.generation.media.readable import without_failed_media
-from penstock.models.media.prepared import MediaKind, PreparedMedia
+from penstock.models.media.prepared import DigestedMedia, MediaKind
 from tests.support.media.small_processor import PillowDecoder, SmallProcessor, png
 
 PROCESSOR = SmallProcessor()
@@ -101,7 +101,7 @@ class Waiting:
     def __init__(self, kinds: Sequence[MediaKind]) -> None:
         self.cancelled = False
 
-    async def prepare(self, kind: MediaKind, data: bytes, where: str) -> PreparedMedia:
+    async def prepare(self, kind: MediaKind, data: bytes, where: str) -> DigestedMedia:
         if data == BLUE.data:
             raise InvalidRequest("bad", field=where, code="invalid_image")
         try:

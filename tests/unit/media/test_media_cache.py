@@ -45,11 +45,20 @@ async def test_the_same_bytes_are_decoded_once():
     assert decoders.calls == [("image", b"a")]
 
 
+async def test_a_result_is_digested_once(monkeypatch):
+    digest, digested = PreparedMedia.digest, []
+    monkeypatch.setattr(PreparedMedia, "digest", lambda self: digested.append(1) or digest(self))
+    cache = MediaCache(Counting(), "model")
+    items = [await cache.prepare("image", b"a", "x") for _ in range(3)]
+    assert len(digested) == 1
+    assert {item.digest for item in items} == {digest(items[0].media)}
+
+
 async def test_kinds_are_kept_apart():
     decoders = Counting()
     cache = MediaCache(decoders, "model")
-    assert (await cache.prepare("image", b"a", "x")).kind == "image"
-    assert (await cache.prepare("video", b"a", "x")).kind == "video"
+    assert (await cache.prepare("image", b"a", "x")).media.kind == "image"
+    assert (await cache.prepare("video", b"a", "x")).media.kind == "video"
 
 
 async def test_requests_at_the_same_time_decode_once():
@@ -73,7 +82,7 @@ async def test_a_cancelled_request_does_not_cancel_another():
     first.cancel()
     await settle()
     decoders.gate.set()
-    assert (await second).kind == "image"
+    assert (await second).media.kind == "image"
     assert len(decoders.calls) == 1
 
 
@@ -123,7 +132,7 @@ async def test_the_least_recently_used_result_is_dropped():
 
 async def test_a_result_larger_than_the_cache_is_returned_and_not_kept():
     cache = MediaCache(Counting(), "model", max_bytes=7)
-    assert len((await cache.prepare("image", b"a", "x")).data) == 8
+    assert len((await cache.prepare("image", b"a", "x")).media.data) == 8
     assert cache.num_bytes == 0
 
 
@@ -132,5 +141,5 @@ async def test_real_decoders_behind_the_cache():
     cache = MediaCache(decoders, "model")
     data = image_file(picture(), "PNG")
     results = await asyncio.gather(*(cache.prepare("image", data, "x") for _ in range(3)))
-    np.testing.assert_array_equal(results[2].array(), picture())
+    np.testing.assert_array_equal(results[2].media.array(), picture())
     await decoders.close()

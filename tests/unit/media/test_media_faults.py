@@ -192,6 +192,40 @@ async def test_a_process_that_does_not_start_is_reported(program, caplog):
     await pool.close()
 
 
+def killed_at_start(folder: Path, times: int) -> tuple[str, ...]:
+    """Return a program that kills itself at its first starts, and decodes at later ones."""
+    text = (
+        "import os, runpy, signal, sys; from pathlib import Path\n"
+        "folder, times = Path(sys.argv[1]), int(sys.argv[2])\n"
+        "started = len(list(folder.iterdir())); (folder / str(started)).touch()\n"
+        "if started < times: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sys.argv = sys.argv[:1]\n"
+        "runpy.run_module('penstock.media.worker', run_name='__main__')\n"
+    )
+    return ("-c", text, str(folder), str(times))
+
+
+async def test_a_start_is_tried_again_if_its_process_is_killed(tmp_path):
+    pool = MediaDecoders(None, ONE, program=killed_at_start(tmp_path, 1))
+    assert (await pool.prepare("image", PNG, "a")).kind == "image"
+    assert len(list(tmp_path.iterdir())) == 2
+    await pool.close()
+
+
+async def test_processes_killed_at_their_start_are_unavailable_until_one_starts(tmp_path, caplog):
+    before = children()
+    pool = MediaDecoders(None, ONE, program=killed_at_start(tmp_path, 4))
+    with pytest.raises(Unavailable, match="were killed while they started; try again") as caught:
+        await pool.prepare("image", PNG, "a")
+    assert caught.value.retry_after_s == 5
+    assert caplog.text.count("a decoding process was killed while it started") == 2
+    with pytest.raises(MediaUnavailable, match="killed while they start"):
+        await pool.try_start()
+    assert children() == before
+    assert (await pool.prepare("image", PNG, "a")).kind == "image"
+    await pool.close()
+
+
 async def test_a_trial_start_leaves_no_process():
     before = children()
     await MediaDecoders(None, ONE).try_start()

@@ -25,6 +25,36 @@ def test_a_prompt_is_split_into_chunks_of_the_token_budget() -> None:
     expect(harness, "a", PROMPT, 8)
 
 
+def test_other_work_may_delay_a_step_as_long_as_prefill_may() -> None:
+    harness = Harness(max_num_batched_tokens=1024, max_model_len=1024, num_blocks=1024)
+    scheduler = harness.scheduler
+
+    def timed_step() -> int:
+        plan = scheduler.plan()
+        assert plan is not None
+        harness.commit(plan, duration_s=0.003 + 0.0001 * plan.num_tokens)
+        return plan.num_tokens
+
+    assert scheduler.pause_s(1) is None
+    harness.submit("a", [1, 2, 3], max_tokens=900)
+    assert scheduler.pause_s(1) == 0.0, "no step has been measured yet"
+    for _ in range(20):
+        timed_step()
+    alone_s = 0.0031
+    assert scheduler.pause_s(1) == pytest.approx(0.9 * alone_s, rel=0.05)
+    assert scheduler.pause_s(2) == pytest.approx(0.1 - alone_s, rel=0.05), "more wait than decode"
+    harness.submit("b", PROMPT * 20, max_tokens=2)
+    for _ in range(3):
+        timed_step()
+    pause_s = scheduler.pause_s(0)
+    assert pause_s == pytest.approx(0.45 * alone_s, rel=0.2), "the prompt has the other half"
+    unlimited = timed_step()
+    scheduler.pause(pause_s)
+    half = timed_step()
+    assert half - 1 == pytest.approx((unlimited - 1) / 2, abs=2)
+    assert timed_step() == pytest.approx(unlimited, abs=2), "the time was taken once"
+
+
 def test_decodes_precede_prefills_in_a_mixed_step() -> None:
     harness = Harness(max_num_batched_tokens=8)
     harness.submit("a", [1, 2, 3])

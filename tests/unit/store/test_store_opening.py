@@ -37,8 +37,15 @@ def add_column(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE files ADD COLUMN extra TEXT"))
 
 
+def forget_chats(connection: Connection) -> None:
+    """Downgrade to the tables of version 5."""
+    for table in ("chat_attachments", "chat_messages", "chats"):
+        connection.execute(text(f"DROP TABLE {table}"))
+
+
 def forget_containers(connection: Connection) -> None:
     """Downgrade to the tables of version 4."""
+    forget_chats(connection)
     for column in ("container", "turn_length"):
         connection.execute(text(f"ALTER TABLE responses DROP COLUMN {column}"))
 
@@ -92,7 +99,7 @@ def test_database_of_the_first_version_gets_all_tables(database: Database) -> No
         connection.execute(text("DROP TABLE response_events"))
         connection.execute(text("UPDATE penstock_store SET version = 1"))
     migrate(database)
-    assert "response_events" in inspect(database.engine).get_table_names()
+    assert {"response_events", "chats"} <= set(inspect(database.engine).get_table_names())
 
 
 async def test_data_of_an_older_database_counts_for_quotas(

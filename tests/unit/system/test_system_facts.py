@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import re
+import sys
 import zipfile
+from pathlib import Path
+
+import pytest
 
 from penstock.config import read_environment
-from penstock.system.checks import check_gpu_kernels
+from penstock.system.checks import EXTRAS, check_extra, check_gpu_kernels
 from penstock.system.facts import read_cpu, system_info
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PYPROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 
 TWO_CORES = """processor\t: 0
 model name\t: Some CPU @ 2.0GHz
@@ -54,6 +67,25 @@ def test_installed_gpu_kernels_are_counted(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     assert check_gpu_kernels().message == (
         "kernels_sm_80.zip cannot be read; 2 compiled kernels for sm_90a"
+    )
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_is_the_one_of_the_package(extra):
+    listed = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"][extra]
+    names = {re.match(r"[\w.-]+", requirement)[0] for requirement in listed}
+    assert set(EXTRAS[extra]) == names - {"penstock"}
+
+
+def test_packages_of_an_extra_are_named_with_version_or_command(monkeypatch):
+    monkeypatch.setitem(EXTRAS, "images", ("torch", "numpy"))
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "numpy")]
+    assert check_extra("images").message == f"image models: {', '.join(versions)}"
+    monkeypatch.setitem(EXTRAS, "images", ("torch", "no-such-package"))
+    missing = check_extra("images")
+    assert missing.status == "ok"
+    assert missing.message == (
+        "image models: need no-such-package (pip install 'penstock[images]')"
     )
 
 

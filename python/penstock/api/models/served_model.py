@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 from penstock.adapters.registry import LoadedAdapter
 from penstock.adapters.view import AdapterView
 from penstock.agent import Runners
+from penstock.agent.modalities import Modalities, modalities_of
 from penstock.base.errors import EngineFault, ModelError, Unavailable
 from penstock.dialog import (
     EmbeddingRequest,
@@ -139,6 +140,20 @@ class ServedModel:
         generates no text."""
         loaded = self._opened.loaded if self._opened else None
         return loaded.runners.sampling_defaults if loaded else None
+
+    @property
+    def modalities(self) -> Modalities | None:
+        """The content that the model reads and makes, or None without a connection."""
+        loaded = self._opened.loaded if self._opened else None
+        if loaded is None:
+            return None
+        return modalities_of(loaded.runners, loaded.engine.info.media_kinds)
+
+    @property
+    def reasons(self) -> bool:
+        """Whether the model is connected and writes reasoning."""
+        loaded = self._opened.loaded if self._opened else None
+        return loaded is not None and loaded.runners.reasons
 
     @property
     def embeds(self) -> bool:

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.api.observability.access_log import AccessLog
 from penstock.api.observability.metrics import Metrics
+from penstock.api.observability.request_log import RequestLog
 from penstock.api.observability.request_record import RequestRecord, current_record
 from penstock.base.ids import new_id
 
@@ -20,13 +21,16 @@ MESSAGES_ID_HEADER: Final = b"request-id"
 # Request ids that may be echoed and logged unchanged: visible ASCII of limited length.
 VALID_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 HOUSEKEEPING: Final = (
-    *("/", "/health", "/metrics", "/ui"),
+    *("/", "/health", "/metrics"),
     *("/api-doc/openapi.json", "/docs", "/docs/{asset:path}"),
 )
+# The web page and its own routes.
+PAGE: Final = "/ui"
 
 
 class RequestObservers:
-    """Reports the start and the end of each request to the metrics and the access log."""
+    """Reports the start and the end of each request to the metrics and the access log. `log`: keeps
+    the finished requests for the web page."""
 
     def __init__(
         self, metrics: Metrics | None, access_log: AccessLog | None, *, log_housekeeping: bool
@@ -34,6 +38,7 @@ class RequestObservers:
         self._metrics = metrics
         self._access_log = access_log
         self._log_housekeeping = log_housekeeping
+        self.log = RequestLog()
 
     def request_started(self, record: RequestRecord) -> None:
         """Report the start of a request, once its route and model are known. Does nothing if
@@ -54,6 +59,8 @@ class RequestObservers:
             self._metrics.request_finished(record, duration_s)
         if self._access_log is not None and self._is_logged(record):
             self._access_log.request_finished(record, duration_s)
+        if not record.housekeeping:
+            self.log.add(record, duration_s)
 
     def _is_logged(self, record: RequestRecord) -> bool:
         return self._log_housekeeping or not record.housekeeping
@@ -115,4 +122,4 @@ def _set_route(record: RequestRecord, scope: Scope) -> None:
     route = scope.get("route")
     if route is not None:
         record.route = route.path_format
-        record.housekeeping = record.housekeeping or route.path in HOUSEKEEPING
+        record.housekeeping |= route.path in HOUSEKEEPING or route.path.startswith(PAGE)

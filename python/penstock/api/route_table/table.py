@@ -13,8 +13,10 @@ from penstock.api.route_table import (
     inference,
     messages,
     models,
+    page,
     responses,
     skills,
+    ui_api,
 )
 from penstock.api.route_table.operation import ANY_MEDIA, JSON, TEXT, Operation
 from penstock.api.routes.docs import Docs, DocsAsset, OpenApi
@@ -105,11 +107,15 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
 )
 
+# The web page, which --no-ui removes.
+PAGE_OPERATIONS: Final[tuple[Operation, ...]] = (*ui_api.OPERATIONS, *page.OPERATIONS)
+
 
 def build_routes(services: Services) -> list[Route]:
     """Return one route per path that has an enabled operation, in the order of the table."""
     endpoints: dict[str, dict[str, ASGIApp]] = {}
-    for operation in OPERATIONS:
+    page_routes = () if services.settings.no_ui else PAGE_OPERATIONS
+    for operation in (*OPERATIONS, *page_routes):
         if operation.enabled(services):
             by_method = endpoints.setdefault(operation.path, {})
             by_method[operation.method] = operation.endpoint(services)

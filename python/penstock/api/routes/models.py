@@ -166,8 +166,17 @@ def _card(name: str, services: Services) -> dict[str, Any]:
         "adapter_generation": None,
         "max_model_len": None if engine is None else engine.info.max_model_len or None,
         "sampling_defaults": None if sampling is None else _sampling(sampling),
+        "architecture": _architecture(model),
         **({} if engine is None or not engine.info.voices else {"voices": engine.info.voices}),
     }
+
+
+def _architecture(model: ServedModel) -> dict[str, Any] | None:
+    """Return the modalities of a model, None if it is not loaded."""
+    found = model.modalities
+    if found is None:
+        return None
+    return {"input_modalities": found.inputs, "output_modalities": [found.output]}
 
 
 def _external_tools(services: Services) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -14,7 +13,6 @@ import msgspec
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from penstock.api.codecs.openai_envelope import KEEP_ALIVE
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
 from penstock.api.codecs.responses import (
     RESPONSE_PREFIX,
@@ -28,7 +26,8 @@ from penstock.api.codecs.responses import (
     decode,
     input_items,
 )
-from penstock.api.http.event_stream import STREAM_HEAD, EventStream, cancel_on_disconnect
+from penstock.api.http.event_stream import EventStream, cancel_on_disconnect
+from penstock.api.http.frames import send_frames
 from penstock.api.observability.request_record import RequestRecord, current_record
 from penstock.api.responses.response_row import input_of
 from penstock.api.routes.answers import (
@@ -37,7 +36,6 @@ from penstock.api.routes.answers import (
     send_json,
     send_value,
     values_of,
-    with_stall_timeout,
 )
 from penstock.api.routes.paging import envelope, in_order, page_of
 from penstock.api.routes.request_reader import RequestReader
@@ -199,25 +197,9 @@ class GetResponse:
                 code="unsupported_value",
             )
         frames = self._runs.replay(id, start)
-        await cancel_on_disconnect(self._send_stream(frames, scope, send), receive)
-
-    async def _send_stream(
-        self, frames: AsyncGenerator[bytes, None], scope: Scope, send: Send
-    ) -> None:
-        """Send all frames, and keep-alives while there are no frames. Raises ClientDisconnected if
-        the client stops reading."""
-        settings = self._services.settings
-        keep_alive_s, stall_s = settings.keep_alive_interval_ms / 1000, settings.stall_timeout_s
-        await send({"type": "http.response.start", "status": 200, "headers": list(STREAM_HEAD)})
-        sent_s = time.monotonic()
-        async with aclosing(frames):
-            async for frame in frames:
-                if not frame and time.monotonic() - sent_s < keep_alive_s:
-                    continue
-                part = {"type": "http.response.body", "body": frame or KEEP_ALIVE}
-                await with_stall_timeout(send({**part, "more_body": True}), scope, stall_s)
-                sent_s = time.monotonic()
-        await with_stall_timeout(send({"type": "http.response.body"}), scope, stall_s)
+        await cancel_on_disconnect(
+            send_frames(frames, self._services.settings, scope, send), receive
+        )
 
 
 class ListInputItems:

@@ -24,12 +24,22 @@ class SamplingDefaultsObject(Struct):
     options: list[str]
 
 
+class ArchitectureObject(Struct):
+    """The content that a model reads and makes, in the form of OpenRouter and llama.cpp."""
+
+    input_modalities: list[Literal["text", "image", "audio", "video"]]
+    output_modalities: list[
+        Literal["text", "transcription", "embeddings", "rerank", "speech", "image"]
+    ]
+
+
 class ModelObject(Struct):
     """A model, an alias or an adapter that requests can name. `root`: the id of the model, or the
     alias of the adapter; never a path. `parent`: the base model of an adapter. `max_model_len`: the
     context length in tokens, null if the model is not loaded or takes no tokens.
-    `sampling_defaults`: null if the model is not loaded or does not generate text. `voices`: of a
-    speech model that is loaded, the default voice first."""
+    `sampling_defaults`: null if the model is not loaded or does not generate text. `architecture`:
+    null if the model is not loaded. `voices`: of a speech model that is loaded, the default voice
+    first."""
 
     id: str
     object: Literal["model"]
@@ -44,6 +54,7 @@ class ModelObject(Struct):
     adapter_generation: str | None
     max_model_len: int | None
     sampling_defaults: SamplingDefaultsObject | None
+    architecture: ArchitectureObject | None
     voices: list[str] | UnsetType = UNSET
 
 

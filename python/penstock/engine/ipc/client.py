@@ -28,13 +28,13 @@ from penstock.engine.ipc.messages import (
     SetTokenizer,
     SpeechOutputs,
     SubmitEmbed,
+    SubmitEncoder,
     SubmitImages,
     SubmitSpeech,
     ToEngine,
     TokenOutputs,
     frame,
     from_engine_decoder,
-    submit,
 )
 from penstock.engine.output_queues import EngineObserver, OutputQueue, RequestOutputQueues
 from penstock.engine.request_queues import MediaRequestQueues
@@ -113,8 +113,9 @@ class EngineClient:
         self._info: EngineInfo | None = None
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader()
+        self._submits = SubmitEncoder()
         self._output_queues = RequestOutputQueues(
-            lambda r: self._send(submit(r)), self._abort, self._most_open, observer
+            self._submit, self._abort, self._most_open, observer
         )
         self._request_queues = MediaRequestQueues(
             lambda r: self._send(SubmitEmbed(r)),
@@ -203,10 +204,16 @@ class EngineClient:
         self._fail_in_flight("the engine was shut down")
 
     def _send(self, message: ToEngine) -> None:
+        self._write(lambda: frame(message))
+
+    def _submit(self, request: TokenRequest, following: TokenRequest | None) -> None:
+        self._write(lambda: self._submits.frame(request, following))
+
+    def _write(self, encode: Callable[[], bytes]) -> None:
         # A dying engine may still accept a connection and then send nothing.
         if self._transport is None or not self._connected.is_set():
             raise Unavailable("the engine is starting or restarting", retry_after_s=1)
-        self._transport.write(frame(message))
+        self._transport.write(encode())
 
     def _abort(self, request_id: str) -> None:
         with contextlib.suppress(Unavailable):
@@ -231,6 +238,7 @@ class EngineClient:
     def _open(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._frames = FrameReader()
+        self._submits = SubmitEncoder()
 
     def _receive(self, data: bytes) -> None:
         """Handle all frames of one read. The readers of their outputs run afterwards, so that

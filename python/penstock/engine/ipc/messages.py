@@ -23,6 +23,7 @@ from penstock.engine.types import (
     EngineInfo,
     ImageOutput,
     ImageRequest,
+    MediaItem,
     SpeechOutput,
     SpeechRequest,
     TokenOutput,
@@ -36,11 +37,18 @@ _LENGTH = struct.Struct("<I")
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Submits a text request. `request`: the request without its sampling parameters. `sampling`:
-    the encoded sampling parameters; see `submit`."""
+    """Submits a text request; see `SubmitEncoder`.
+
+    - `request`: the request without its sampling parameters and media.
+    - `sampling`: the encoded sampling parameters.
+    - `media`: None: those of the request that was submitted before on the connection.
+    - `keeps_media`: the request that is submitted next has the same media.
+    """
 
     request: TokenRequest
     sampling: bytes
+    media: tuple[MediaItem, ...] | None = ()
+    keeps_media: bool = False
 
 
 class SubmitEmbed(msgspec.Struct, frozen=True, tag="submit_embed"):
@@ -179,17 +187,43 @@ _sampling_decoder = msgspec.msgpack.Decoder(Sampling)
 _T = TypeVar("_T")
 
 
-def submit(request: TokenRequest) -> Submit:
-    """Return the message that submits a request. All choices of a client request have equal
-    sampling parameters, which may include a bias for every token. They are encoded separately, so
-    that the engine decodes them only once."""
-    bare = msgspec.structs.replace(request, sampling=_NO_SAMPLING)
-    return Submit(bare, _encoder.encode(request.sampling))
+class SubmitEncoder:
+    """Encodes the requests that are submitted on one connection.
+
+    All choices of a client request have equal sampling parameters, which may include a bias for
+    every token, and equal media, which may have hundreds of megabytes. The sampling parameters are
+    encoded separately, so that the engine decodes them only once. Media that successive requests
+    share cross once: the engine keeps them until the last of these requests.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[MediaItem, ...] = ()
+
+    def frame(self, request: TokenRequest, following: TokenRequest | None) -> bytes:
+        """Return the frame that submits a request. `following`: the request that will be submitted
+        next, if it is known. Raises InvalidRequest like `frame`; nothing must be sent then."""
+        media = request.media
+        is_kept = bool(media) and media is self._kept
+        keeps = bool(media) and following is not None and following.media is media
+        bare = msgspec.structs.replace(request, sampling=_NO_SAMPLING, media=())
+        sampling = _encoder.encode(request.sampling)
+        data = frame(Submit(bare, sampling, None if is_kept else media, keeps))
+        self._kept = media if keeps else ()
+        return data
 
 
-def submitted(message: Submit) -> TokenRequest:
-    """Return the request in a message. Raises msgspec.DecodeError."""
-    return msgspec.structs.replace(message.request, sampling=_decoded(message.sampling))
+class SubmitDecoder:
+    """Decodes the requests that are submitted on one connection."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[MediaItem, ...] = ()
+
+    def request(self, message: Submit) -> TokenRequest:
+        """Return the request in a message. Raises msgspec.DecodeError."""
+        media = self._kept if message.media is None else message.media
+        self._kept = media if message.keeps_media else ()
+        sampling = _decoded(message.sampling)
+        return msgspec.structs.replace(message.request, sampling=sampling, media=media)
 
 
 @lru_cache(maxsize=4)

@@ -36,12 +36,12 @@ from penstock.engine.ipc.messages import (
     SetTokenizer,
     SpeechOutputs,
     Submit,
+    SubmitDecoder,
     SubmitEmbed,
     SubmitImages,
     SubmitSpeech,
     TokenOutputs,
     frame,
-    submitted,
     to_engine_decoder,
 )
 from penstock.engine.output_coalescing import OutputCoalescer
@@ -83,6 +83,7 @@ class Connection:
         self.number = number
         self.sock = sock
         self.frames = FrameReader()
+        self.submits = SubmitDecoder()
         self.unsent = bytearray()
         self.open_ids: dict[str, str] = {}
 
@@ -218,7 +219,7 @@ class EngineServer:
     def _handle(self, connection: Connection, body: bytes) -> None:
         match to_engine_decoder.decode(body):
             case Submit() as message:
-                self._submit(connection, submitted(message), self._core.submit)
+                self._submit(connection, connection.submits.request(message), self._core.submit)
             case SubmitEmbed(embed_request):
                 self._submit(connection, embed_request, self._core.embed)
             case SubmitSpeech(speech_request):

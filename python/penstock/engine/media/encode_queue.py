@@ -7,6 +7,7 @@ waits for it goes on when it is encoded.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Final
 
 from penstock.base.errors import InvalidRequest, Overloaded, ServiceError
 from penstock.engine.media.encoder_cache import EncoderCache
+from penstock.engine.media.piece_sizes import PieceSizes
 from penstock.engine.types import EngineGauges, MediaItem
 from penstock.models.media.prepared import MediaKind
 from penstock.runtime.media import EncodeError, Encoding, RuntimeMedia
@@ -23,6 +25,9 @@ log = logging.getLogger(__name__)
 MIB: Final = 1 << 20
 MAX_WAITING_BYTES: Final = 512 * MIB
 """Most bytes of prepared media that wait to be encoded."""
+
+_ENOUGH: Final = 0.5
+"""Pieces that take this part of the time are enough: many small pieces take longer in all."""
 
 NOT_ENCODED: Final = "the {kind} could not be encoded"
 
@@ -49,6 +54,8 @@ class EncodeQueue:
     A request holds its items in the cache from the moment when all of them are encoded until
     `release`: a preempted sequence computes its prompt again. Before that, only the oldest waiting
     request holds those that are encoded already, so that waiting requests cannot block each other.
+
+    - `last_s`: seconds that the last `advance` took.
     """
 
     def __init__(
@@ -60,12 +67,14 @@ class EncodeQueue:
         self.cache = cache
         self._hits = self._misses = self._encoded = 0
         self._encode_s = 0.0
+        self.last_s = 0.0
         self._media = media
         self._clock = clock
         self._waiting: dict[str, dict[bytes, MediaItem]] = {}  # in order of arrival
         self._held: dict[str, tuple[bytes, ...]] = {}
         self._job: _Job | None = None
         self._bytes_per_row = media.row_bytes
+        self._sizes = PieceSizes()
 
     @property
     def has_work(self) -> bool:
@@ -140,18 +149,27 @@ class EncodeQueue:
             self._job = None
         self._hold_oldest()
 
-    def advance(self, budget_s: float) -> dict[str, str | None]:
-        """Encode one piece, and more as long as a piece like the last one fits into `budget_s`
-        seconds. Return the requests whose media are all encoded now, with None, and the requests
-        whose media cannot be encoded, with the error message for the client."""
+    @property
+    def num_waiting(self) -> int:
+        """The number of requests whose media are not all encoded."""
+        return len(self._waiting)
+
+    def advance(self, budget_s: float | None) -> dict[str, str | None]:
+        """Encode pieces for about `budget_s` seconds, at least one; None: one large piece. Return
+        the requests whose media are all encoded now, with None, and the requests whose media cannot
+        be encoded, with the error message for the client."""
         news: dict[str, str | None] = {}
         begin = now = self._clock()
         while (job := self._job or self._start()) is not None:
+            left_s = math.inf if budget_s is None else budget_s - (now - begin)
+            self._sizes.allow(left_s)
             self._advance(job, news)
             before, now = now, self._clock()
-            if now - begin + (now - before) >= budget_s:
+            self._sizes.observe(now - before)
+            if budget_s is None or now - begin >= _ENOUGH * budget_s:
                 break
-        self._encode_s += now - begin
+        self.last_s = now - begin
+        self._encode_s += self.last_s
         return news
 
     def _waiting_items(self) -> dict[bytes, MediaItem]:
@@ -161,7 +179,7 @@ class EncodeQueue:
         """Start to encode the next item, if there is one and it has room. Return its job."""
         item = self._next()
         if item is not None:
-            pieces = self._media.encode(item.media)
+            pieces = self._media.encode(item.media, self._sizes.budget)
             self._job = _Job(item.digest, item.media.kind, num_rows(item), pieces)
         return self._job
 

@@ -74,12 +74,14 @@ class PromptMedia:
         return min(max_tokens, max_model_len - positions)
 
     def spans(self) -> tuple[MediaSpan, ...]:
-        """Return the spans of the items. The digest of a span covers all that determines the keys
-        and values of its tokens, beside the tokens before it: the item, the tokens that take its
-        rows, and their positions."""
+        """Return the spans of the items: one for each run of a `whole` item, whose tokens attend to
+        each other, and one for any other item. The digest of a span covers all that determines the
+        keys and values of its tokens, beside the tokens before it: the item, the tokens that take
+        its rows, and their positions."""
         return tuple(
-            MediaSpan(item.start, item.length, self._span_digest(item), item.whole)
+            MediaSpan(item.start + first, count, self._span_digest(item), item.whole)
             for item in self.items
+            for first, count in (item.runs if item.whole else ((0, item.length),))
         )
 
     def runs(self) -> tuple[MediaRun, ...]:

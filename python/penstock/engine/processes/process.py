@@ -14,6 +14,7 @@ them to every process, and the parent process handles them by draining.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import gc
@@ -24,7 +25,7 @@ import sys
 import threading
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal, NoReturn
 
 import msgspec
 
@@ -147,5 +148,15 @@ def _remove(socket_path: str) -> None:
         os.rmdir(os.path.dirname(socket_path))
 
 
+def end_process(code: int) -> NoReturn:
+    """Run the functions of `atexit` and end the process without freeing its objects. Image and
+    speech models load Triton, which reports each object that the interpreter did not free as a leak
+    in the operator's log."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    end_process(main(sys.argv[1]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from msgspec.structs import replace
+
 from penstock.adapters.view import AdapterView
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import ConversationInput, EmbeddingRequest, Embeddings
@@ -57,7 +59,13 @@ class EmbeddingRunner:
         ModelError."""
         live = (adapters or AdapterView()) if parts.supports_lora else None
         tokenizer = load_embedding_tokenizer(parts.tokenizer)
-        return cls(engine, tokenizer, parts.prompt, live, conversations)
+        prompt = "" if parts.templated else parts.prompt
+        return cls(engine, tokenizer, prompt, live, conversations)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the model embeds texts."""
+        return self._tokenizer is not None
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Return a vector for each input. Cancelling the call aborts inputs that are not computed
@@ -67,6 +75,7 @@ class EmbeddingRunner:
         Unavailable, EngineFault.
         """
         _check(request)
+        request = self._formed(request)
         revision = self._calls.resolve(request.adapter)
         info = self._engine.info
         chars = sum(len(given) for given in request.inputs if isinstance(given, str))
@@ -95,6 +104,12 @@ class EmbeddingRunner:
             prompt_tokens=sum(map(len, tokens)),
             adapter_revision=revision or None,
         )
+
+    def _formed(self, request: EmbeddingRequest) -> EmbeddingRequest:
+        """Return the request with each input in the form in which it is embedded."""
+        if self._conversations is None:
+            return request
+        return replace(request, inputs=tuple(map(self._conversations.form, request.inputs)))
 
     async def _conversation(
         self, request: EmbeddingRequest, given: str | Tokens | ConversationInput
@@ -140,7 +155,7 @@ class EmbeddingRunner:
                 ids = ids[:max_model_len]
             if not ids:
                 raise InvalidRequest("the text has no tokens", field=_field(request, index))
-            sequences.append(ids)
+            sequences.append(self._tokenizer.completed(ids))
         return sequences
 
 

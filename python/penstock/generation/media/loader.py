@@ -11,7 +11,7 @@ from penstock.base.errors import InvalidRequest
 from penstock.base.first_error import all_or_first_error
 from penstock.dialog import Audio, GenerateRequest, Image, Part, Video
 from penstock.generation.media.readable import parts_of_results
-from penstock.models.media.prepared import MediaKind, PreparedMedia
+from penstock.models.media.prepared import DigestedMedia, MediaKind
 from penstock.models.media.processor import MediaProcessor
 from penstock.text.chat_templates.media_marks import media_kind
 
@@ -19,16 +19,8 @@ CONCURRENT_ITEMS: Final = 8
 """Items of one request that are fetched or decoded at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedItem:
-    """A prepared item. `digest`: `media.digest()`, which is expensive to compute."""
-
-    media: PreparedMedia
-    digest: bytes
-
-
 MediaPart: TypeAlias = Image | Audio | Video
-LoadedMedia: TypeAlias = Mapping[MediaPart, LoadedItem]
+LoadedMedia: TypeAlias = Mapping[MediaPart, DigestedMedia]
 """The items of a request by their parts. Equal parts share one item."""
 
 
@@ -65,7 +57,7 @@ class ContentFetcher(Protocol):
 class MediaDecoder(Protocol):
     """The method of `media.MediaCache` that this module uses."""
 
-    async def prepare(self, kind: MediaKind, data: bytes, where: str) -> PreparedMedia:
+    async def prepare(self, kind: MediaKind, data: bytes, where: str) -> DigestedMedia:
         """Decode and prepare one item. Raises InvalidRequest for the field `where`."""
         ...
 
@@ -123,7 +115,7 @@ class MediaLoader:
         budget = _Budget(self._limits.max_bytes, "the media of a request")
         turn = asyncio.Semaphore(CONCURRENT_ITEMS)
         loads = [self._item_or_failure(*entry, budget, turn) for entry in places.items()]
-        items: dict[MediaPart, LoadedItem] = {}
+        items: dict[MediaPart, DigestedMedia] = {}
         failures: dict[Part, InvalidRequest] = {}
         prepared = _Budget(self._limits.max_prepared_bytes, "the prepared media of a request")
         for part, loaded in zip(places, await all_or_first_error(loads), strict=True):
@@ -158,7 +150,7 @@ class MediaLoader:
 
     async def _item_or_failure(
         self, part: MediaPart, place: _Place, budget: _Budget, turn: asyncio.Semaphore
-    ) -> LoadedItem | InvalidRequest:
+    ) -> DigestedMedia | InvalidRequest:
         try:
             return await self._item(part, place.where, budget, turn)
         except InvalidRequest as error:
@@ -168,14 +160,13 @@ class MediaLoader:
 
     async def _item(
         self, part: MediaPart, where: str, budget: _Budget, turn: asyncio.Semaphore
-    ) -> LoadedItem:
+    ) -> DigestedMedia:
         kind = media_kind(part)
         assert kind is not None
         async with turn:
             data = await self._bytes(part, where)
             budget.spend(len(data), where)
-            media = await self._decoder.prepare(kind, data, where)
-            return LoadedItem(media, await asyncio.to_thread(media.digest))
+            return await self._decoder.prepare(kind, data, where)
 
     async def _bytes(self, part: MediaPart, where: str) -> bytes:
         if part.data is not None:

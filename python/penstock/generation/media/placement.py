@@ -8,10 +8,16 @@ from itertools import takewhile
 
 import numpy as np
 
-from penstock.dialog import Message
+from penstock.dialog import Image, Message
 from penstock.engine.types import MediaItem
-from penstock.generation.media.loader import LoadedItem, LoadedMedia, MediaPart
-from penstock.models.media.processor import Expansion, MediaProcessor, PlacedMedia
+from penstock.generation.media.loader import LoadedMedia, MediaPart
+from penstock.models.media.prepared import DigestedMedia
+from penstock.models.media.processor import (
+    Expansion,
+    MediaAmongOthers,
+    MediaProcessor,
+    PlacedMedia,
+)
 from penstock.text import Tokenizer
 from penstock.text.chat_templates.media_slots import EncodedChat
 
@@ -20,7 +26,7 @@ from penstock.text.chat_templates.media_slots import EncodedChat
 class PlacedItem:
     """An item and its place in a prompt."""
 
-    item: LoadedItem
+    item: DigestedMedia
     place: PlacedMedia
 
     def for_engine(self) -> MediaItem:
@@ -61,6 +67,7 @@ class MediaPlacement:
         self._processor = processor
         self._loaded = loaded or {}
         self._expansions: dict[bytes, Expansion] = {}
+        self._among: dict[tuple[bytes, int], DigestedMedia] = {}
 
     def place(self, chat: EncodedChat, messages: Sequence[Message]) -> PlacedPrompt:
         """Return the prompt of `messages`, which were rendered to `chat`."""
@@ -68,10 +75,11 @@ class MediaPlacement:
             return PlacedPrompt(chat.token_ids)
         parts = [p for m in messages for p in m.parts if isinstance(p, MediaPart)]
         prompt = _Prompt(self._tokenizer)
+        images = sum(isinstance(parts[slot.number], Image) for slot in chat.slots)
         at = 0
         for slot in chat.slots:
             prompt.add(chat.token_ids[at : slot.start])
-            item = self._loaded[parts[slot.number]]
+            item = self._shown(self._loaded[parts[slot.number]], images)
             prompt.add_item(item, self._expansion(item))
             at = slot.start + slot.length
         prompt.add(chat.token_ids[at:])
@@ -88,7 +96,18 @@ class MediaPlacement:
         assert positions.shape == (3, len(prompt.token_ids))
         return np.ascontiguousarray(positions, np.int32).tobytes()
 
-    def _expansion(self, item: LoadedItem) -> Expansion:
+    def _shown(self, item: DigestedMedia, images: int) -> DigestedMedia:
+        """Return an item as it is shown in a prompt with this number of images."""
+        if not isinstance(self._processor, MediaAmongOthers):
+            return item
+        key = item.digest, images
+        if key not in self._among:
+            media = self._processor.among(item.media, images)
+            known = item if media is item.media else DigestedMedia.of(media)
+            self._among[key] = known
+        return self._among[key]
+
+    def _expansion(self, item: DigestedMedia) -> Expansion:
         found = self._expansions.get(item.digest)
         if found is None:
             assert self._processor is not None, "only a model with a processor has items"
@@ -101,7 +120,7 @@ class MediaPlacement:
 class _Place:
     """The tokens `start` to `end` of a prompt, which are those of `expansion` from `skipped` on."""
 
-    item: LoadedItem
+    item: DigestedMedia
     expansion: Expansion
     skipped: int
     start: int
@@ -145,7 +164,7 @@ class _Prompt:
         self.ids += token_ids[joined:]
         return joined
 
-    def add_item(self, item: LoadedItem, expansion: Expansion) -> None:
+    def add_item(self, item: DigestedMedia, expansion: Expansion) -> None:
         """Add the tokens of an item."""
         skipped = self.add(expansion.token_ids)
         size = len(expansion.token_ids) - skipped

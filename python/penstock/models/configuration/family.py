@@ -20,6 +20,7 @@ from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES, TensorNam
 from penstock.models.encoder.classifier import ClassifierSpec
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.encoder.tensor_names import EncoderNames
+from penstock.models.encoder.text_tower import TextTower
 from penstock.models.towers.tower import MediaSpec
 from penstock.quant.gguf.gguf_file import GgufFile
 
@@ -91,6 +92,8 @@ class HfEncoder:
     - `classifier(path)`: reads the classification head of a reranker,
       "...ForSequenceClassification", from its config.json; None if the family has no rerankers.
     - `model_type`: the `model_type` in config.json, if it is not `name`.
+    - `text_tower(path)`: reads the projection of texts from a config.json; None unless the family
+      embeds texts and images into one space.
     """
 
     name: str
@@ -99,6 +102,7 @@ class HfEncoder:
     names: EncoderNames
     classifier: Callable[[Path], ClassifierSpec] | None = None
     model_type: str = ""
+    text_tower: Callable[[Path], TextTower] | None = None
 
     @property
     def masked_lm_architecture(self) -> str:

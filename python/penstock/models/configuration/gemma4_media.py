@@ -16,11 +16,11 @@ from penstock.models.media.image_config import (
     BICUBIC,
     Channels,
     ImageConfig,
-    has_video_config,
     read_image_config,
     read_video_config,
 )
 from penstock.models.media.image_processor import ImageProcessor
+from penstock.models.media.processor_files import has_video_config
 from penstock.models.media.tiles import Normalization
 
 START, END, IMAGE, VIDEO = "<|image>", "<image|>", "<|image|>", "<|video|>"
@@ -123,17 +123,19 @@ def gemma4_processor(
     )
 
 
-def published_processor(patch: int, pooling: int) -> ImageProcessor:
-    """Return the processor of the published models, for files that do not describe theirs. The
-    tower takes patches, whose rows attend to each other."""
+def published_processor(
+    patch: int, pooling: int, unit: Literal["patches", "tokens"]
+) -> ImageProcessor:
+    """Return the processor of the published models, for files that do not describe theirs. The rows
+    of an image attend to each other. The arguments: see `gemma4_processor`."""
     side = patch * pooling
     tiling = BudgetTiling(side, IMAGE_TOKENS, BICUBIC)
     return ImageProcessor(
         IMAGE,
         ROW_TOKEN,
-        patch,
+        patch if unit == "patches" else side,
         tiling,
-        TimedRows(pooling, START, END),
+        TimedRows(pooling if unit == "patches" else 1, START, END),
         whole=True,
         video_token=VIDEO,
         video_row_token=ROW_TOKEN,

@@ -1,18 +1,13 @@
-"""Reads the JSON files of a Hugging Face folder that describe its image and video processors."""
+"""Reads the keys of processors that resize images and videos to a range of pixels."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Literal
 
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.models.media.image_config import VIDEO_FILE
-from penstock.quant.json_file import read_json
-
-PROCESSOR: Final = "processor_config.json"
-IMAGE_PROCESSOR: Final = "preprocessor_config.json"
+from penstock.models.media.processor_files import MediaPart, processor_part
 
 
 class PixelKeys(msgspec.Struct):
@@ -31,28 +26,12 @@ class PixelKeys(msgspec.Struct):
     max_frames: int | None = None
 
 
-def processor_keys(folder: Path, kind: Literal["image", "video"]) -> tuple[dict[str, Any], str]:
-    """Return the keys of a processor and the path of their file, which are in
-    `processor_config.json` or a file of their own. Older models have one file for images and
-    videos. Without any file, there are no keys."""
-    path = folder / PROCESSOR
-    if path.exists():
-        own = read_json(path, dict[str, Any]).get(f"{kind}_processor")
-        if isinstance(own, dict):
-            return own, f"{path}: {kind}_processor"
-    names = (IMAGE_PROCESSOR,) if kind == "image" else (VIDEO_FILE, IMAGE_PROCESSOR)
-    for name in names:
-        if (folder / name).exists():
-            return read_json(folder / name, dict[str, Any]), str(folder / name)
-    return {}, str(folder / names[0])
-
-
-def pixel_keys(folder: Path, kind: Literal["image", "video"]) -> tuple[PixelKeys, str]:
+def pixel_keys(folder: Path, part: MediaPart) -> tuple[PixelKeys, str]:
     """Return the keys of the folder's processor of images or videos, and the path of their file.
-    Raises ModelError naming a key of a wrong type."""
-    keys, where = processor_keys(folder, kind)
+    Without any file, there are no keys. Raises ModelError naming a key of a wrong type."""
+    keys, where = processor_part(folder, part)
     try:
-        return msgspec.convert(keys, PixelKeys), where
+        return msgspec.convert(keys or {}, PixelKeys), where
     except msgspec.ValidationError as error:
         raise ModelError(f"{where}: {error}") from None
 

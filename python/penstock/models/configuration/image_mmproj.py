@@ -21,7 +21,7 @@ from penstock.models.decoder.weights import deinterleaved_rows
 from penstock.models.media.image_processor import ImageProcessor, Marking, Tiling
 from penstock.models.media.tiles import Normalization
 from penstock.models.towers.axial_rope import AxialRope
-from penstock.models.towers.image_tower import ImageTowerSpec
+from penstock.models.towers.image_tower import Arrangement, ImageTowerSpec
 from penstock.models.towers.mmproj_tower import MmprojTower
 from penstock.models.towers.position_grids import PositionScheme
 from penstock.models.towers.projector import ProjectorLayer, ProjectorSpec
@@ -31,6 +31,15 @@ from penstock.quant.gguf.gguf_file import GgufFile
 
 ROW_TOKEN: Final = 0
 """The token of a row of an image. Its own embedding is never used."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedLines:
+    """The arrangement of the rows of several tiles, and the name of the learned row that it
+    adds."""
+
+    arrangement: Arrangement
+    separator: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +96,10 @@ class MmprojImages:
         most_tiles: int = 1,
         *,
         whole: bool = False,
+        lines: LearnedLines | None = None,
     ) -> MediaSpec:
-        """Return the media side. `most_patches`, `most_tiles`: see ImageTowerSpec. Raises
-        ModelError naming the size at fault."""
+        """Return the media side. `most_patches`, `most_tiles`: see ImageTowerSpec. `lines`: None:
+        the rows are those of the tiles in order. Raises ModelError naming the size at fault."""
         tower = ImageTowerSpec(
             self.spec,
             self.sizes.names,
@@ -99,6 +109,8 @@ class MmprojImages:
             most_tiles,
             scheme=self.scheme,
             rope=self.rope,
+            arrangement=None if lines is None else lines.arrangement,
+            separator="" if lines is None else lines.separator,
         )
         tower.check(self.where)
         processor = ImageProcessor(token, ROW_TOKEN, self.sizes.patch, tiling, marking, whole=whole)

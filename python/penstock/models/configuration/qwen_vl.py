@@ -114,8 +114,8 @@ def plain_activation(keys: VisionKeys, where: str) -> VisionActivation:
 def read_qwen_media(folder: Path, keys: VisionKeys, defaults: PixelDefaults) -> QwenMedia:
     """Read the processors' files, which must not contradict the tower's `keys`. Raises ModelError
     naming file and key."""
-    image, where = pixel_keys(folder, "image")
-    video, video_where = pixel_keys(folder, "video")
+    image, where = pixel_keys(folder, "image_processor")
+    video, video_where = pixel_keys(folder, "video_processor")
     sides = (keys.patch_size, keys.spatial_merge_size, keys.temporal_patch_size)
     _check_sides(image, sides, where)
     _check_sides(video, sides, video_where)

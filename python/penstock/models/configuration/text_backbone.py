@@ -23,6 +23,7 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "LlavaNextForConditionalGeneration": "llama",
     "LlavaOnevisionForConditionalGeneration": "qwen2",
     "Mistral3ForConditionalGeneration": "mistral",
+    "Phi4MultimodalForCausalLM": "phi3",
     "Qwen2AudioForConditionalGeneration": "qwen2",
     "Qwen2VLForConditionalGeneration": "qwen2",
     "Qwen2_5_VLForConditionalGeneration": "qwen2",
@@ -30,12 +31,14 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "Qwen3VLForConditionalGeneration": "qwen3",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_moe",
     "SmolVLMForConditionalGeneration": "llama",
+    "UltravoxModel": "llama",
     "VoxtralForConditionalGeneration": "llama",
 }
 """Architecture of a multimodal model -> the `model_type` of its language model, if the config has
 none."""
 
 _FAMILY_TYPES: Final = {
+    "phi4_multimodal": "phi3",
     "qwen2_vl": "qwen2",
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl": "qwen2",
@@ -88,6 +91,16 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "num_local_experts": 60,
         "norm_topk_prob": True,
     },
+    "phi4_multimodal": {
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 200_064,
+        "max_position_embeddings": 131_072,
+        "eos_token_id": [199_999, 200_020],
+    },
     "gemma3_text": {
         "hidden_size": 2304,
         "num_hidden_layers": 26,
@@ -109,7 +122,7 @@ _HEADS: Final = {
 """Root of the language model's tensors -> the name of the head, if it is not "lm_head"."""
 _OTHER_PARTS: Final = re.compile(
     r"(thinker\.)?(model\.)?(visual|vision_tower|vision_model|audio_tower|multi_modal_projector"
-    r"|connector|image_newline|talker|code2wav)"
+    r"|connector|image_newline|talker|code2wav|embed_tokens_extend)"
     r"(\..*)?"
 )
 

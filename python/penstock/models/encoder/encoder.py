@@ -81,14 +81,11 @@ class Encoder(Generic[Tensor]):
         of all tokens if `rows` is None. `caches`: one per layer; all may be the same cache."""
         spec = self.spec
         heads = (spec.num_heads, spec.num_heads, spec.head_dim)
-        scale = spec.head_dim**-0.5
-        x = residual = self._embed(ops, inputs)
+        x, residual = self._embed(ops, inputs)
         for index, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):
             qkv = ops.linear(x, layer.qkv)
             q = ops.rope_cache(qkv, layer.rope, inputs, cache, heads, None)
-            seen = ops.bidirectional_attention(
-                q, inputs, cache, heads, scale, layer.window, self._bias
-            )
+            seen = self._attend(ops, q, inputs, cache, layer.window)
             if rows is not None and index == len(self._layers) - 1:  # other tokens are not needed
                 seen, residual = ops.gather_rows(seen, rows), ops.gather_rows(residual, rows)
             x = ops.linear(seen, layer.output)
@@ -97,14 +94,31 @@ class Encoder(Generic[Tensor]):
             x, residual = self._add_norm(ops, x, residual, layer.mlp_norm)
         return x
 
-    def _embed(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> Tensor:
-        """Return the normalized sum of word, position and token type embeddings: [T, W]."""
+    def _embed(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the normalized sum of word, position and token type embeddings, and the first
+        residual, [T, W] each."""
         norm, eps = self._embedding_norm, self.spec.norm_eps
-        word_embeddings = ops.embedding(self._word_embeddings, inputs.tokens, 1.0)
+        total = ops.embedding(self._word_embeddings, inputs.tokens, 1.0)
         if self._positions is None:
-            return ops.layer_norm(word_embeddings, norm.weight, norm.bias, eps)
-        places = ops.embedding(self._positions, inputs.positions, 1.0)
-        return ops.add_layer_norm(word_embeddings, places, norm.weight, norm.bias, eps)[0]
+            normed = ops.layer_norm(total, norm.weight, norm.bias, eps)
+        else:
+            places = ops.embedding(self._positions, inputs.positions, 1.0)
+            normed, total = ops.add_layer_norm(total, places, norm.weight, norm.bias, eps)
+        return normed, total if self.spec.embedding_residual else normed
+
+    def _attend(
+        self,
+        ops: Ops[Tensor],
+        q: Tensor,
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Tensor],
+        window: int,
+    ) -> Tensor:
+        spec = self.spec
+        heads, scale = (spec.num_heads, spec.num_heads, spec.head_dim), spec.head_dim**-0.5
+        if spec.causal:
+            return ops.attention(q, inputs, cache, heads, scale, window)
+        return ops.bidirectional_attention(q, inputs, cache, heads, scale, window, self._bias)
 
     def _add_norm(
         self, ops: Ops[Tensor], x: Tensor, residual: Tensor, norm: PackedNorm[Tensor]
@@ -118,6 +132,10 @@ class Encoder(Generic[Tensor]):
         match self.spec.activation:
             case "gelu":
                 return ops.gelu(x)
+            case "gelu_tanh":
+                return ops.gelu_tanh(x)
+            case "quick_gelu":
+                return ops.quick_gelu(x)
             case "gelu_mul":
                 return ops.gelu_mul(x)
             case "silu_mul":

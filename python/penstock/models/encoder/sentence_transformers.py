@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -43,6 +43,7 @@ class PoolerSpec:
     - `max_tokens`: the maximum sequence length; None: the model's context length.
     - `prompt`: precedes every text.
     - `lower_case`: prompt and text are lowercased.
+    - `templated`: the chat template renders every input, with `prompt` as the system's message.
     """
 
     pooling: Pooling = "mean"
@@ -51,6 +52,7 @@ class PoolerSpec:
     max_tokens: int | None = None
     prompt: str = ""
     lower_case: bool = False
+    templated: bool = False
 
 
 class _Module(msgspec.Struct):
@@ -72,6 +74,13 @@ class _PoolingConfig(msgspec.Struct):
 class _TransformerConfig(msgspec.Struct):
     max_seq_length: int | None = None
     do_lower_case: bool | None = None
+    modality_config: dict[str, Any] = {}
+    processing_kwargs: dict[str, dict[str, Any]] = {}
+
+    @property
+    def templated(self) -> bool:
+        """Whether all inputs become messages, which the chat template renders."""
+        return "message" in self.modality_config
 
 
 class _PromptConfig(msgspec.Struct):
@@ -108,6 +117,7 @@ def pooler_spec(folder: Path) -> PoolerSpec:
         max_tokens=transformer.max_seq_length,
         prompt=prompt,
         lower_case=bool(transformer.do_lower_case),
+        templated=transformer.templated,
     )
 
 
@@ -157,6 +167,11 @@ def _transformer(folder: Path) -> _TransformerConfig:
     length = config.max_seq_length
     if length is not None and length < 1:
         raise ModelError(f"{path}: max_seq_length {length} is not positive")
+    template = config.processing_kwargs.get("chat_template", {})
+    if config.templated and template.get("add_generation_prompt") is not True:
+        raise ModelError(
+            f"{path}: processing_kwargs: chat_template: add_generation_prompt must be true"
+        )
     return config
 
 

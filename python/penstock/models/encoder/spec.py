@@ -20,7 +20,7 @@ from penstock.models.decoder.spec import (
     check_sizes,
 )
 
-Activation: TypeAlias = Literal["gelu", "gelu_mul", "silu_mul"]
+Activation: TypeAlias = Literal["gelu", "gelu_tanh", "quick_gelu", "gelu_mul", "silu_mul"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ class EncoderSpec:
     - `relative_buckets`: the number of buckets of distances, each with a bias on the attention
       scores per head; 0: no such biases.
     - `pre_norm`: the residual is the sum before normalization; False: the normalized sum.
+    - `embedding_residual`: so is the first residual: the norm of the embeddings belongs to layer 0.
+    - `causal`: a token attends to no later tokens.
     - `activation`: with the suffix `_mul`, the first half of the inputs (gate) is activated and
       multiplied by the second half.
     - `attention_bias`, `mlp_bias`, `norm_bias`: whether these layers have biases.
@@ -62,6 +64,8 @@ class EncoderSpec:
     local_rope: RopeSpec | None = None
     relative_buckets: int = 0
     pre_norm: bool = False
+    embedding_residual: bool = False
+    causal: bool = False
     activation: Activation = "gelu"
     attention_bias: bool = True
     mlp_bias: bool = True
@@ -81,7 +85,7 @@ class EncoderSpec:
     def gated(self) -> bool:
         """Whether the feed-forward's first matrix computes a gate in addition to the up
         projection."""
-        return self.activation != "gelu"
+        return self.activation in ("gelu_mul", "silu_mul")
 
     def check(self, where: str) -> None:
         """Check the sizes. Raises ModelError that starts with `where` and names the field at

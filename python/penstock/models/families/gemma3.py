@@ -36,6 +36,7 @@ from penstock.models.media.image_config import (
     square_or_sides,
 )
 from penstock.models.media.image_processor import ImageProcessor, PlainRows
+from penstock.models.media.pan_and_scan import CroppedRows, PanAndScan
 from penstock.models.media.tilings import SingleTile
 from penstock.models.towers.image_tower import ImageTowerSpec
 from penstock.models.towers.projector import ProjectorLayer, ProjectorSpec
@@ -45,6 +46,7 @@ from penstock.quant.gguf.gguf_file import GgufFile
 GGUF_WINDOW_PERIOD = 6
 GGUF_LOCAL_THETA = 10_000.0
 MMPROJ_LAYER = "mm.input_projection.weight"
+_MOST_CROPS = 16
 LAYERS_OF_27B = 62
 """The number of layers of the 27B model, the only one whose attention scale does not follow from
 its head dimension."""
@@ -139,14 +141,35 @@ class Gemma3ImageConfig(ImageConfig):
     size: dict[str, int] | int | None = 224
     resample: int = BILINEAR
     do_pan_and_scan: bool | None = None
+    pan_and_scan_min_crop_size: int | None = None
+    pan_and_scan_max_num_crops: int | None = None
+    pan_and_scan_min_ratio_to_activate: float | None = None
+
+    def tiling(self, single: SingleTile, where: str) -> SingleTile | PanAndScan:
+        """Return the tiling of images. Keys that are null have the defaults of transformers'
+        Gemma3Processor. Raises ModelError naming a number that is not supported."""
+        if not self.do_pan_and_scan:
+            return single
+        least, most = self.pan_and_scan_min_crop_size, self.pan_and_scan_max_num_crops
+        ratio = self.pan_and_scan_min_ratio_to_activate
+        tiling = PanAndScan(
+            single,
+            least=256 if least is None else least,
+            most=4 if most is None else most,
+            ratio=1.2 if ratio is None else ratio,
+        )
+        if not 1 <= tiling.most <= min(tiling.least, _MOST_CROPS):
+            raise ModelError(
+                f"{where}: pan_and_scan_max_num_crops must be at least 1 and at most"
+                f" pan_and_scan_min_crop_size and {_MOST_CROPS}, not {tiling.most}"
+            )
+        return tiling
 
 
 def read_folder(folder: Path) -> MediaSpec:
     """Read the media side of a folder. See MediaFamily."""
     config, keys, where = read_model_config(folder, MediaConfig)
     images = read_image_config(folder, Gemma3ImageConfig)
-    if images.do_pan_and_scan:
-        raise ModelError(f"{folder}: do_pan_and_scan true is not supported")
     vision = vision_of(config.vision_config, where, TOWER_ROOTS)
     lines, side = round(config.mm_tokens_per_image**0.5), vision.side // vision.patch
     if lines < 1 or lines**2 != config.mm_tokens_per_image or side % lines or vision.rope:
@@ -169,22 +192,23 @@ def read_folder(folder: Path) -> MediaSpec:
         norm_eps=vision.spec.norm_eps,
         norm_offset=1.0,
     )
+    size = square_or_sides(images.size, "size", str(folder))
+    if size != (vision.side, vision.side):
+        raise ModelError(f"{folder}: size must be {vision.side}, the side of the tower's images")
+    tiling = images.tiling(SingleTile(size, images.resample), str(folder))
     tower = ImageTowerSpec(
         vision.spec,
         vision.names,
         projector,
         images.normalization(where),
         vision.patches,
+        most_tiles=1 + tiling.most if isinstance(tiling, PanAndScan) else 1,
         scheme=vision.scheme,
     )
     tower.check(where)
     start = token_name(folder, "boi_token", "<start_of_image>")
     end = token_name(folder, "eoi_token", "<end_of_image>")
-    size = square_or_sides(images.size, "size", str(folder))
-    if size != (vision.side, vision.side):
-        raise ModelError(f"{folder}: size must be {vision.side}, the side of the tower's images")
-    marking = PlainRows(merge=side // lines, before=f"\n\n{start}", after=f"{end}\n\n")
-    tiling = SingleTile(size, images.resample)
+    marking = CroppedRows(PlainRows(merge=side // lines, before=f"\n\n{start}", after=f"{end}\n\n"))
     processor = ImageProcessor(start, config.image_token, vision.patch, tiling, marking, whole=True)
     return MediaSpec(processor, (tower,))
 

@@ -194,7 +194,8 @@ def read_mmproj(file: GgufFile) -> MediaSpec:
         width,
         MOST_TOKENS * pooling**2,
     )
-    return MediaSpec(published_processor(sizes.patch, pooling), (MmprojTower(tower, width),))
+    processor = published_processor(sizes.patch, pooling, "patches")
+    return MediaSpec(processor, (MmprojTower(tower, width),))
 
 
 def _mmproj_names(file: GgufFile) -> VisionNames:

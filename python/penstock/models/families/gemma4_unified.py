@@ -10,12 +10,20 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
-from penstock.models.configuration.gemma4_media import BUDGETS, MediaConfig, gemma4_processor
+from penstock.models.configuration.gemma4_media import (
+    BUDGETS,
+    MediaConfig,
+    gemma4_processor,
+    published_processor,
+)
 from penstock.models.configuration.media_config import read_model_config
+from penstock.models.configuration.mmproj import matrix_shape, size
 from penstock.models.decoder.spec import MAX_WIDTH, check_sizes
 from penstock.models.media.tiles import Normalization
 from penstock.models.towers.gemma4_vision import UnifiedNames, UnifiedTowerSpec
+from penstock.models.towers.mmproj_tower import MmprojTower
 from penstock.models.towers.tower import MediaSpec
+from penstock.quant.gguf.gguf_file import GgufFile
 
 PLAIN: Final = Normalization((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
@@ -39,6 +47,15 @@ NAMES: Final = UnifiedNames(
     third_norm="pos_norm",
     projection="multimodal_embedder.embedding_projection",
     roots=("model.embed_vision.", "embed_vision."),
+)
+MMPROJ_NAMES: Final = UnifiedNames(
+    first_norm="v.patch_norm.1",
+    dense="v.patch_embd",
+    second_norm="v.patch_norm.2",
+    positions="v.position_embd.weight",
+    third_norm="v.patch_norm.3",
+    projection="mm.input_projection",
+    positions_shape="axes first",
 )
 
 
@@ -75,4 +92,32 @@ def read_folder(folder: Path) -> MediaSpec:
     return MediaSpec(processor, (tower,))
 
 
-FAMILY = Family(media=MediaFamily("Gemma4UnifiedForConditionalGeneration", read_folder))
+def read_mmproj(file: GgufFile) -> MediaSpec:
+    """Read the media side of an `mmproj` file, whose layer takes the channels of a patch one after
+    another. The file's layer for audio is not read. See MediaFamily."""
+    patch = size(file, "patch_size")
+    pooling = size(file, "projector.scale_factor", VisionConfig().pooling_kernel_size)
+    table = file.tensors.get(MMPROJ_NAMES.positions)
+    if table is None or len(table.shape) != 3:
+        raise ModelError(f"{file.path}: tensor {MMPROJ_NAMES.positions} is missing or no table")
+    width, _ = matrix_shape(file, f"{MMPROJ_NAMES.projection}.weight")
+    tower = UnifiedTowerSpec(
+        MMPROJ_NAMES,
+        PLAIN,
+        patch * pooling,
+        size(file, "embedding_length"),
+        table.shape[1],
+        width,
+        BUDGETS[-1],
+        file.real("clip.vision.attention.layer_norm_epsilon"),
+        channels_first=True,
+    )
+    check_sizes(str(file.path), {"elements of a patch": (tower.columns, MAX_WIDTH)})
+    return MediaSpec(published_processor(patch, pooling, "tokens"), (MmprojTower(tower, width),))
+
+
+FAMILY = Family(
+    media=MediaFamily(
+        "Gemma4UnifiedForConditionalGeneration", read_folder, ("gemma4uv",), read_mmproj
+    )
+)

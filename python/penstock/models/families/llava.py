@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
-from penstock.models.configuration.image_mmproj import read_images
+from penstock.models.configuration.image_mmproj import MmprojImages, read_images
 from penstock.models.configuration.media_config import (
     PROJECTOR_ROOTS,
     TOWER_ROOTS,
@@ -158,18 +158,17 @@ def single_tile(images: LlavaImageConfig, where: str) -> SingleTile:
 def read_mmproj(file: GgufFile) -> MediaSpec:
     """Read the media side of an `mmproj` file: CLIP without its last layer, whose patches are
     projected without their class token. See MediaFamily."""
-    if "clip.vision.mm_patch_merge_type" in file.metadata:
-        kind = file.text("clip.vision.mm_patch_merge_type")
-        if kind != "flat":
-            raise ModelError(f"{file.path}: clip.vision.mm_patch_merge_type {kind}: only flat is")
     read = read_images(file)
     side = read.sizes.image
-    projector = ProjectorSpec(
-        ("",), read.spec.hidden_size, (read.layer("mm.0", "gelu"), read.layer("mm.2"))
-    )
     images = LlavaImageConfig(size={"shortest_edge": side}, crop_size=side)
     tiling = single_tile(images, read.where)
-    return read.media(projector, "<image>", tiling, PlainRows(), read.grid**2)
+    return read.media(mmproj_projector(read), MMPROJ_IMAGE, tiling, PlainRows(), read.grid**2)
+
+
+def mmproj_projector(read: MmprojImages) -> ProjectorSpec:
+    """Return the projector of an `mmproj` file."""
+    layers = read.layer("mm.0", "gelu"), read.layer("mm.2")
+    return ProjectorSpec(("",), read.spec.hidden_size, layers)
 
 
 def check_tile(tiling: SingleTile, vision: HfVision, where: str) -> None:
@@ -182,6 +181,7 @@ def check_tile(tiling: SingleTile, vision: HfVision, where: str) -> None:
         )
 
 
-FAMILY = Family(
-    media=MediaFamily("LlavaForConditionalGeneration", read_folder, ("mlp",), read_mmproj)
-)
+MMPROJ_IMAGE = "<image>"
+"""The placeholder of an image for `mmproj` files, which do not name it."""
+
+FAMILY = Family(media=MediaFamily("LlavaForConditionalGeneration", read_folder))

@@ -10,12 +10,14 @@ from typing import Any
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.image_mmproj import LearnedLines, read_images
 from penstock.models.configuration.media_config import (
     TOWER_ROOTS,
     read_model_config,
     token_name,
 )
 from penstock.models.configuration.vision_config import HfVision, vision_of
+from penstock.models.families import llava
 from penstock.models.families.llava import (
     LlavaConfig,
     LlavaImageConfig,
@@ -30,6 +32,7 @@ from penstock.models.media.tilings import CanvasTiles
 from penstock.models.towers.anyres_arrangement import AnyresArrangement
 from penstock.models.towers.image_tower import ImageTowerSpec
 from penstock.models.towers.tower import MediaSpec
+from penstock.quant.gguf.gguf_file import GgufFile
 
 MOST_CANVASES = 256
 NEXT_CANVASES = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
@@ -54,8 +57,8 @@ def read_folder(folder: Path) -> MediaSpec:
     images = read_image_config(folder, LlavaNextImageConfig)
     vision = vision_of(config.vision_config, where, TOWER_ROOTS)
     pinpoints = images.image_grid_pinpoints or config.image_grid_pinpoints
-    canvases = read_canvases(pinpoints or NEXT_CANVASES, vision, where)
-    rule = anyres_rule(canvases, vision)
+    canvases = read_canvases(pinpoints or NEXT_CANVASES, vision.side, where)
+    rule = anyres_rule(canvases, vision.side, vision.patch)
     tower = anyres_tower(config, keys, where, vision, images, rule)
     tower = replace(tower, arrangement=AnyresArrangement(rule))
     token = token_name(folder, "image_token", "<image>")
@@ -77,9 +80,12 @@ def anyres_tower(
     tower = llava_tower(config, keys, where, vision, images.normalization(where), side)
     if tower.keeps_class_token:
         raise ModelError(f"{where}: vision_feature_select_strategy full keeps a class token")
-    high, wide = rule.tile
-    most = max(height // high * (width // wide) for height, width in rule.canvases)
-    return replace(tower, most_tiles=most + 1, separator="image_newline", separator_roots=_ROOTS)
+    return replace(
+        tower,
+        most_tiles=rule.most_tiles_of_an_image,
+        separator="image_newline",
+        separator_roots=_ROOTS,
+    )
 
 
 def canvas_tiling(images: LlavaImageConfig, rule: AnyresRule, where: str) -> CanvasTiles:
@@ -93,11 +99,10 @@ def canvas_tiling(images: LlavaImageConfig, rule: AnyresRule, where: str) -> Can
 
 
 def read_canvases(
-    pinpoints: list[tuple[int, int]] | list[list[int]], vision: HfVision, where: str
+    pinpoints: list[tuple[int, int]] | list[list[int]], side: int, where: str
 ) -> tuple[Size, ...]:
-    """Return the canvases, (height, width) each. Raises ModelError for one that is not made of
-    whole tiles."""
-    side = vision.side
+    """Return the canvases, (height, width) each. `side`: pixels of a side of a tile. Raises
+    ModelError for one that is not made of whole tiles."""
     canvases = tuple((height, width) for height, width in pinpoints)
     fits = all(side <= edge <= 64 * side and edge % side == 0 for size in canvases for edge in size)
     if not canvases or len(canvases) > MOST_CANVASES or not fits:
@@ -108,11 +113,43 @@ def read_canvases(
     return canvases
 
 
-def anyres_rule(canvases: tuple[Size, ...], vision: HfVision, most_tiles: int = 0) -> AnyresRule:
-    """Return the rule for the grid of an image's rows."""
-    side = vision.side // vision.patch
-    return AnyresRule(canvases, (vision.side, vision.side), (side, side), most_tiles)
+def anyres_rule(
+    canvases: tuple[Size, ...], side: int, patch: int, most_tiles: int = 0
+) -> AnyresRule:
+    """Return the rule for the grid of an image's rows. `side`, `patch`: pixels of a side of a tile
+    and of a patch."""
+    return AnyresRule(canvases, (side, side), (side // patch,) * 2, most_tiles)
 
 
+def read_mmproj(file: GgufFile) -> MediaSpec:
+    """Read the media side of an `mmproj` file of LLaVA-NeXT, or of LLaVA, whose files have the same
+    projector. See MediaFamily."""
+    merge = file.text(_MERGE, "flat")
+    if merge == "flat":
+        return llava.read_mmproj(file)
+    if merge != "spatial_unpad":
+        raise ModelError(f"{file.path}: {_MERGE} {merge} is not supported")
+    read = read_images(file)
+    side = read.sizes.image
+    pinpoints = file.numbers("clip.vision.image_grid_pinpoints")
+    if len(pinpoints) % 2:
+        raise ModelError(f"{file.path}: clip.vision.image_grid_pinpoints must be pairs")
+    sizes = [[int(high), int(wide)] for wide, high in pinpoints.reshape(-1, 2)] or NEXT_CANVASES
+    rule = anyres_rule(read_canvases(sizes, side, read.where), side, read.sizes.patch)
+    images = LlavaImageConfig(size={"shortest_edge": side}, crop_size=side)
+    return read.media(
+        llava.mmproj_projector(read),
+        llava.MMPROJ_IMAGE,
+        canvas_tiling(images, rule, read.where),
+        AnyresRows(rule),
+        read.grid**2,
+        rule.most_tiles_of_an_image,
+        lines=LearnedLines(AnyresArrangement(rule), "model.image_newline"),
+    )
+
+
+_MERGE = "clip.vision.mm_patch_merge_type"
 _ROOTS = ("model.", "")
-FAMILY = Family(media=MediaFamily("LlavaNextForConditionalGeneration", read_folder))
+FAMILY = Family(
+    media=MediaFamily("LlavaNextForConditionalGeneration", read_folder, ("mlp",), read_mmproj)
+)

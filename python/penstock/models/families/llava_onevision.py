@@ -1,5 +1,6 @@
 """LLaVA-OneVision: LLaVA-NeXT with SigLIP, whose rows are shrunk if an image has many, and videos,
-whose frames are shrunk to a quarter of their rows."""
+whose frames are shrunk to a quarter of their rows. Only an image that is alone in its prompt is cut
+into tiles."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
 from penstock.models.configuration.media_config import TOWER_ROOTS, read_model_config, token_name
 from penstock.models.configuration.vision_config import vision_of
-from penstock.models.families.llava import LlavaConfig
+from penstock.models.families.llava import LlavaConfig, single_tile
 from penstock.models.families.llava_next import (
     LlavaNextImageConfig,
     anyres_rule,
@@ -88,8 +89,9 @@ def read_folder(folder: Path) -> MediaSpec:
     images = read_image_config(folder, OnevisionImageConfig)
     vision = vision_of(config.vision_config, where, TOWER_ROOTS)
     pinpoints = images.image_grid_pinpoints or config.image_grid_pinpoints
-    canvases = read_canvases(pinpoints or ONEVISION_CANVASES, vision, where)
-    rule = anyres_rule(canvases, vision, _most_tiles(config.vision_aspect_ratio, where))
+    canvases = read_canvases(pinpoints or ONEVISION_CANVASES, vision.side, where)
+    most_tiles = _most_tiles(config.vision_aspect_ratio, where)
+    rule = anyres_rule(canvases, vision.side, vision.patch, most_tiles)
     video_grid = math.ceil(rule.grid[0] / 2), math.ceil(rule.grid[1] / 2)
     tower = anyres_tower(config, keys, where, vision, images, rule)
     tower = replace(
@@ -98,6 +100,8 @@ def read_folder(folder: Path) -> MediaSpec:
         most_tiles=max(tower.most_tiles, MOST_FRAMES),
         arrangement=AnyresArrangement(rule, video_grid),
     )
+    mean = images.normalization(where).mean
+    background = (int(mean[0] * 255), int(mean[1] * 255), int(mean[2] * 255))
     processor = ImageProcessor(
         token_name(folder, "image_token", "<image>"),
         config.image_token,
@@ -107,6 +111,7 @@ def read_folder(folder: Path) -> MediaSpec:
         video_token=token_name(folder, "video_token", "<video>"),
         video_row_token=config.video_token,
         sampling=OnevisionFrames(MOST_FRAMES, 0.0, rule.tile, images.resample),
+        beside=replace(single_tile(images, where), background=background),
     )
     return MediaSpec(processor, (tower,))
 

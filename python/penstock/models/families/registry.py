@@ -33,6 +33,7 @@ from penstock.models.decoder.tensor_names import HF_NAMES, TensorNames
 from penstock.models.encoder.classifier import DECODER_CLASSIFIER, ClassifierSpec
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.encoder.tensor_names import EncoderNames
+from penstock.models.encoder.text_tower import TextTower
 from penstock.models.towers.tower import MediaSpec
 from penstock.quant.gguf.gguf_file import GgufFile, read_head
 from penstock.quant.json_file import read_json
@@ -198,6 +199,19 @@ def is_encoder_folder(folder: Path) -> bool:
     embeddings."""
     named = _read_named(folder / "config.json")
     return any(name in ENCODER_ARCHITECTURES for name in named.candidates)
+
+
+def text_tower_of_folder(folder: Path) -> TextTower | None:
+    """Return the text tower of a model that embeds texts and images, without its encoder, or None
+    for any other model. Raises ModelError naming the key at fault."""
+    path = folder / "config.json"
+    found = (ENCODER_ARCHITECTURES.get(name) for name in _read_named(path).candidates)
+    family = next((family for family in found if family is not None), None)
+    if family is None or family.text_tower is None:
+        return None
+    tower = family.text_tower(path)
+    tower.check(str(path))
+    return tower
 
 
 def multimodal_architecture_of_folder(folder: Path) -> str | None:

@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.base.errors import ModelError
-from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.family import Family, HfEncoder, MediaFamily
 from penstock.models.configuration.media_config import read_model_config
+from penstock.models.configuration.text_towers import TEXT_TOWER_NAMES
 from penstock.models.configuration.vision_config import vision_of
+from penstock.models.encoder.text_tower import PaddedTexts, TextTower
 from penstock.models.families.clip import IMAGE
-from penstock.models.families.siglip import HEAD, HEAD_ROOTS, SiglipConfig
+from penstock.models.families.siglip import (
+    HEAD,
+    HEAD_ROOTS,
+    SiglipConfig,
+    projection_width,
+    text_spec,
+)
 from penstock.models.media.image_config import BILINEAR, ImageConfig, read_image_config
 from penstock.models.media.image_processor import ImageProcessor, PlainRows
 from penstock.models.media.images import Size, resize
@@ -83,4 +91,18 @@ def read_folder(folder: Path) -> MediaSpec:
     return MediaSpec(ImageProcessor(IMAGE, 0, vision.patch, tiling, PlainRows()), (tower,))
 
 
-FAMILY = Family(media=MediaFamily("Siglip2Model", read_folder))
+def text_tower(path: Path) -> TextTower:
+    """Read the projection of texts from a config.json. Texts are lowercased, as in training."""
+    return TextTower(
+        "text_model.head",
+        projection_width(path),
+        biased=True,
+        form="lower case",
+        padding=PaddedTexts("<pad>", "left"),
+    )
+
+
+FAMILY = Family(
+    hf=HfEncoder("siglip2", "Siglip2Model", text_spec, TEXT_TOWER_NAMES, text_tower=text_tower),
+    media=MediaFamily("Siglip2Model", read_folder),
+)

@@ -27,13 +27,13 @@ from penstock.models.families.idefics3 import (
 )
 from penstock.models.media.image_config import (
     edge_of,
-    has_video_config,
     read_image_config,
     read_video_config,
 )
 from penstock.models.media.image_processor import ImageProcessor, Part
 from penstock.models.media.number_words import number_words
 from penstock.models.media.prepared import Frames, Pixels, PreparedMedia
+from penstock.models.media.processor_files import has_video_config
 from penstock.models.media.tiles import TileLayout
 from penstock.models.towers.tower import MediaSpec
 

@@ -4,12 +4,13 @@ linear layers."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.audio_config import AUDIO_ROOTS, audio_of
+from penstock.models.configuration.audio_mmproj import read_audio_mmproj
 from penstock.models.configuration.family import Family, MediaFamily
 from penstock.models.configuration.media_config import (
     PROJECTOR_ROOTS,
@@ -20,9 +21,15 @@ from penstock.models.configuration.media_config import (
     two_layers,
 )
 from penstock.models.media.audio_processor import AudioProcessor, WholeWindows
+from penstock.models.towers.audio_spec import WhisperEncoderSpec
 from penstock.models.towers.audio_tower import AudioTowerSpec
 from penstock.models.towers.projector import ProjectorSpec
 from penstock.models.towers.tower import MediaSpec
+from penstock.quant.gguf.gguf_file import GgufFile
+
+PLACEHOLDER: Final = "[AUDIO]"
+ROW_TOKEN: Final = 24
+_START: Final = "[BEGIN_AUDIO]"
 
 
 class Config(msgspec.Struct):
@@ -50,11 +57,39 @@ def read_folder(folder: Path) -> MediaSpec:
         PROJECTOR_ROOTS, body.intermediate, two_layers(width, width, activation, biased=False)
     )
     projector.check(where)
-    windows = WholeWindows(encoder.mels, encoder.frames, encoder.positions // stack)
-    token = 24 if config.audio_token_id is None else config.audio_token_id
-    processor = AudioProcessor(token_name(folder, "audio_token", "[AUDIO]"), token, windows)
+    token = ROW_TOKEN if config.audio_token_id is None else config.audio_token_id
+    processor = AudioProcessor(
+        token_name(folder, "audio_token", PLACEHOLDER), token, _windows(encoder, stack)
+    )
+    return MediaSpec(processor, (AudioTowerSpec(encoder, AUDIO_ROOTS, projector, stack=stack),))
+
+
+def read_mmproj(file: GgufFile) -> MediaSpec:
+    """Read the media side of an `mmproj` file. See MediaFamily. The chat templates of GGUF files
+    write no recordings, so the token before them is a part of the placeholder."""
+    read = read_audio_mmproj(file)
+    stack, encoder = read.stack(), read.encoder
+    if encoder.positions % stack:
+        raise ModelError(
+            f"{read.where}: clip.audio.projector.stack_factor {stack} must divide the"
+            f" {encoder.positions} positions"
+        )
+    inner, inputs = read.matrix("mm.a.mlp.1")
+    width, _ = read.matrix("mm.a.mlp.2")
+    layers = two_layers(inner, width, "gelu", biased=False)
+    projector = ProjectorSpec(PROJECTOR_ROOTS, inputs, layers)
+    projector.check(read.where)
+    processor = AudioProcessor(
+        _START + PLACEHOLDER, ROW_TOKEN, _windows(encoder, stack), before=_START
+    )
     tower = AudioTowerSpec(encoder, AUDIO_ROOTS, projector, stack=stack)
-    return MediaSpec(processor, (tower,))
+    return read.media(MediaSpec(processor, (tower,)))
 
 
-FAMILY = Family(media=MediaFamily("VoxtralForConditionalGeneration", read_folder))
+def _windows(encoder: WhisperEncoderSpec, stack: int) -> WholeWindows:
+    return WholeWindows(encoder.mels, encoder.frames, encoder.positions // stack)
+
+
+FAMILY = Family(
+    media=MediaFamily("VoxtralForConditionalGeneration", read_folder, ("voxtral",), read_mmproj)
+)

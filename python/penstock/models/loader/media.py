@@ -3,18 +3,17 @@ file."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 
 from penstock.base.errors import ModelError
 from penstock.models.families import registry
 from penstock.models.hub.model_files import ModelFiles
+from penstock.models.media.processor_files import PROCESSOR_FILES
 from penstock.models.towers.mmproj_tower import MmprojTower
 from penstock.models.towers.tower import LoadedTower, MediaSpec
 from penstock.models.whisper.folder import is_whisper
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.gguf.gguf_file import GgufFile
-
-PROCESSOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")
 
 
 def media_spec(files: ModelFiles) -> MediaSpec | None:

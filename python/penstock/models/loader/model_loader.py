@@ -50,7 +50,12 @@ from penstock.models.hub.model_files import ModelFiles, fingerprint
 from penstock.models.loader.media import media_spec, open_towers
 from penstock.models.tokenizer import gguf_tokenizer, hf_tokenizer
 from penstock.models.tokenizer.special_tokens import read_special_tokens
-from penstock.models.tokenizer.tokenizer_data import EmbeddingParts, TextParts, TokenizerFiles
+from penstock.models.tokenizer.tokenizer_data import (
+    EmbeddingParts,
+    TextForm,
+    TextParts,
+    TokenizerFiles,
+)
 from penstock.models.towers.tower import LoadedTower, MediaSpec
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.gguf.gguf_file import GgufFile
@@ -218,19 +223,26 @@ def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
         )
     pooler = pooler_spec(files.path)
     vocab = registry.embedding_spec_of_folder(files.path).vocab_size
-    source = tokenizer_files(files, vocab, lower_case=pooler.lower_case)
+    source = tokenizer_files(files, vocab, "lower case" if pooler.lower_case else "as given")
     supports_lora = not registry.is_encoder_folder(files.path)
-    return EmbeddingParts(files.model_id, fingerprint(files), source, pooler.prompt, supports_lora)
+    return EmbeddingParts(
+        files.model_id,
+        fingerprint(files),
+        source,
+        pooler.prompt,
+        supports_lora,
+        templated=pooler.templated,
+    )
 
 
-def tokenizer_files(files: ModelFiles, vocab: int, *, lower_case: bool = False) -> TokenizerFiles:
+def tokenizer_files(files: ModelFiles, vocab: int, form: TextForm = "as given") -> TokenizerFiles:
     """Return the tokenizer files of a folder. `vocab`: the number of rows of the model's embedding.
     Raises ModelError if tokenizer.json is missing."""
     tokenizer = files.path / "tokenizer.json"
     if not tokenizer.exists():
         raise ModelError(f"{files.path}: tokenizer.json is missing")
     declared = read_special_tokens(files.path).declared
-    return TokenizerFiles(tokenizer, vocab, declared, lower_case=lower_case)
+    return TokenizerFiles(tokenizer, vocab, declared, form)
 
 
 def load_model(

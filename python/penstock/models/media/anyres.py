@@ -53,6 +53,12 @@ class AnyresRule:
     grid: Grid
     most_tiles: int = 0
 
+    @property
+    def most_tiles_of_an_image(self) -> int:
+        """The most tiles of an image, with that of the whole image."""
+        high, wide = self.tile
+        return 1 + max(height // high * (width // wide) for height, width in self.canvases)
+
     def of(self, size: Size) -> AnyresGrid:
         """Return the grid of an image of `size` pixels."""
         canvas = best_canvas(size, self.canvases)
@@ -86,8 +92,10 @@ class AnyresRows:
         """See Marking."""
         if media.kind == "video":
             return (len(layout.grids) * self.video_grid[0] * self.video_grid[1] + 1,)
-        high, wide = self.rule.of(image_size(layout.extra)).final
         base = self.rule.grid[0] * self.rule.grid[1]
+        if len(layout.grids) == 1:  # an image beside others, which ends with one learned row
+            return (base + 1,)
+        high, wide = self.rule.of(image_size(layout.extra)).final
         return (base + high * (wide + 1),)
 
 

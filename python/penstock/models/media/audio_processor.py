@@ -121,6 +121,27 @@ class WholeWindows:
 
 
 @dataclass(frozen=True, slots=True)
+class StackedWindows:
+    """Features of a recording that ends with silence up to a whole frame, in windows of `frames`
+    frames, of which the last one may be shorter. Each `stacked` frames of a window, and the rest,
+    make a row."""
+
+    mels: int
+    frames: int
+    stacked: int
+
+    def features(self, sound: Sound) -> PreparedMedia:
+        """See AudioFeatures."""
+        frames = max(-(-len(sound.samples) // HOP), _LEAST_FRAMES)
+        return PreparedMedia.of("audio", log_mel(padded(sound, frames * HOP), self.mels))
+
+    def rows(self, media: PreparedMedia) -> int:
+        """See AudioFeatures."""
+        windows, rest = divmod(media.shape[1], self.frames)
+        return windows * -(-self.frames // self.stacked) + -(-rest // self.stacked)
+
+
+@dataclass(frozen=True, slots=True)
 class Unpadded:
     """Features of a recording without padding. `rows_of(frames)`: the rows of the tower's
     result."""

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.media.images import RESAMPLINGS, Size
+from penstock.models.media.processor_files import MediaPart, processor_part
 from penstock.models.media.tiles import Normalization
-from penstock.quant.json_file import read_json
 
 LANCZOS: Final = 1
 BILINEAR: Final = 2
 BICUBIC: Final = 3
 
-VIDEO_FILE: Final = "video_preprocessor_config.json"
 Channels: TypeAlias = tuple[float, float, float]
 
 CLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
@@ -61,25 +60,14 @@ class ImageConfig(msgspec.Struct):
 
 
 def read_image_config(folder: Path, kind: type[_S]) -> _S:
-    """Read the settings of the image processor of a folder: preprocessor_config.json, or the part
-    `image_processor` of processor_config.json. Raises ModelError naming file and key."""
-    return _read(folder, "preprocessor_config.json", "image_processor", kind)
+    """Read the settings of the image processor of a folder. Raises ModelError naming file and
+    key."""
+    return _read(folder, "image_processor", kind)
 
 
 def read_video_config(folder: Path, kind: type[_S]) -> _S:
     """Read the settings of the video processor of a folder, as `read_image_config` does."""
-    return _read(folder, VIDEO_FILE, "video_processor", kind)
-
-
-def has_video_config(folder: Path) -> bool:
-    """Return whether a folder has settings of a video processor."""
-    return (folder / VIDEO_FILE).exists() or "video_processor" in read_processor_keys(folder)
-
-
-def read_processor_keys(folder: Path) -> dict[str, Any]:
-    """Return the keys of processor_config.json; none if the folder has no such file."""
-    path = folder / "processor_config.json"
-    return read_json(path, dict[str, Any]) if path.exists() else {}
+    return _read(folder, "video_processor", kind)
 
 
 def square_or_sides(size: Mapping[str, int] | int | None, name: str, where: str) -> Size:
@@ -103,20 +91,15 @@ def edge_of(size: Mapping[str, int] | int | None, key: str, name: str, where: st
     return edge
 
 
-def _read(folder: Path, file: str, part: str, kind: type[_S]) -> _S:
-    path = folder / file
-    if path.exists():
-        keys: Any = read_json(path, dict[str, Any])
-    else:
-        path = folder / "processor_config.json"
-        keys = read_processor_keys(folder).get(part)
-        if not isinstance(keys, dict):
-            raise ModelError(f"{folder}: neither {file} nor {part} in processor_config.json exists")
+def _read(folder: Path, part: MediaPart, kind: type[_S]) -> _S:
+    keys, where = processor_part(folder, part)
+    if keys is None:
+        raise ModelError(f"{where} does not exist, and processor_config.json has no {part}")
     try:
         config = msgspec.convert(keys, kind)
     except msgspec.ValidationError as error:
-        raise ModelError(f"{path}: {error}") from None
-    config.check(str(path))
+        raise ModelError(f"{where}: {error}") from None
+    config.check(where)
     return config
 
 

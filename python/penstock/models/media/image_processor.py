@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from penstock.models.media.prepared import Frames, MediaKind, Pixels, PreparedMedia, Sound
 from penstock.models.media.processor import Encode, Expansion, PlacedMedia
-from penstock.models.media.tiles import TileLayout, pack_tiles
+from penstock.models.media.tiles import TileLayout, pack_tiles, tile_among
+from penstock.models.media.tilings import SingleTile
 
 Part: TypeAlias = "str | int"
 """A part of an item's tokens: a text, or a number of rows of the tower's result."""
@@ -55,6 +56,7 @@ class ImageProcessor:
       may differ.
     - `patch`: the side of a patch in pixels.
     - `whole`: see Expansion.
+    - `beside`: makes the only tile of an image beside others; None: an image has all its tiles.
     """
 
     image_token: str
@@ -66,6 +68,7 @@ class ImageProcessor:
     video_token: str = ""
     video_row_token: int = 0
     sampling: VideoSampling | None = None
+    beside: SingleTile | None = None
 
     @property
     def placeholders(self) -> Mapping[MediaKind, str]:
@@ -82,7 +85,14 @@ class ImageProcessor:
     def image(self, pixels: Pixels) -> PreparedMedia:
         """See MediaProcessor."""
         tiles, extra = self.tiling.tiles(pixels)
-        return pack_tiles("image", tiles, self.patch, extra)
+        among = None if self.beside is None else self.beside.tiles(pixels)[0][0]
+        return pack_tiles("image", tiles, self.patch, extra, among=among)
+
+    def among(self, media: PreparedMedia, images: int) -> PreparedMedia:
+        """See MediaAmongOthers."""
+        if self.beside is None or media.kind != "image" or images == 1:
+            return media
+        return tile_among(media)
 
     def video(self, frames: Frames) -> PreparedMedia:
         """See MediaProcessor."""

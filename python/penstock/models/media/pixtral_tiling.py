@@ -18,11 +18,11 @@ from penstock.models.media.image_config import (
     CLIP_STD,
     Channels,
     ImageConfig,
-    read_processor_keys,
 )
 from penstock.models.media.image_processor import ImageProcessor, Part
 from penstock.models.media.images import resize
 from penstock.models.media.prepared import Pixels, PreparedMedia
+from penstock.models.media.processor_files import read_processor_keys
 from penstock.models.media.tiles import TileLayout
 
 

@@ -84,3 +84,16 @@ class PreparedMedia(msgspec.Struct, frozen=True):
         hashed = blake2b(facts, digest_size=16)
         hashed.update(self.data)
         return hashed.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class DigestedMedia:
+    """Prepared media with their digest, which identifies them in the prefix and encoder caches."""
+
+    media: PreparedMedia
+    digest: bytes
+
+    @classmethod
+    def of(cls, media: PreparedMedia) -> DigestedMedia:
+        """Return the media with the digest of all their bytes."""
+        return cls(media, media.digest())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,8 @@ class Expansion:
     - `token_ids`: all tokens, including separators such as the start of a row.
     - `runs`: (first token, number of tokens) of each part of `token_ids` whose embeddings are rows
       of the tower's result, in the order of these rows.
-    - `whole`: the tokens attend to each other in both directions, so one step must compute them
-      all.
+    - `whole`: the tokens of a run attend to each other in both directions, so one step must
+      compute the run.
     """
 
     token_ids: tuple[int, ...]
@@ -43,6 +43,15 @@ class PlacedMedia:
     media: PreparedMedia
     expansion: Expansion
     start: int
+
+
+@runtime_checkable
+class MediaAmongOthers(Protocol):
+    """A processor whose images depend on the number of images in the prompt."""
+
+    def among(self, media: PreparedMedia, images: int) -> PreparedMedia:
+        """Return an item as it is shown in a prompt with this number of images: the item itself,
+        or an item that this number and the item determine."""
 
 
 class MediaProcessor(Protocol):

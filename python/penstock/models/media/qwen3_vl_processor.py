@@ -27,9 +27,9 @@ class Qwen3VlProcessor:
 
     @property
     def placeholders(self) -> Mapping[MediaKind, str]:
-        """See MediaProcessor. The tokens around a video's placeholder are replaced with it, because
-        each group of frames has its own."""
-        return {"image": IMAGE_PAD, "video": VISION_START + VIDEO_PAD + VISION_END}
+        """See MediaProcessor. The start and end tokens of the chat template stay around a video,
+        outside those of its groups, as in transformers since version 5."""
+        return {"image": IMAGE_PAD, "video": VIDEO_PAD}
 
     @property
     def sampling_rate(self) -> int:

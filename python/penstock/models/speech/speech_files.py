@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.quant.json_file import read_json
+from penstock.quant.safetensors.safetensors_file import shard_names
 
-TTS_MODEL_TYPES: Final = ("dia", "vits")
+TTS_MODEL_TYPES: Final = ("csm", "dia", "vits")
 """`model_type` of the speech models that transformers runs."""
 
 
@@ -52,6 +53,17 @@ def is_transformers_speech(folder: Path) -> bool:
     invalid config.json."""
     config = folder / "config.json"
     return config.is_file() and model_type(config) in TTS_MODEL_TYPES
+
+
+def transformers_weights(folder: Path) -> list[Path]:
+    """Return the weight files of a folder of transformers. The key `transformers_weights` of its
+    config.json names them if the folder has others beside them. Raises ModelError for an invalid
+    file."""
+    named = read_json(folder / "config.json", dict[str, Any]).get("transformers_weights")
+    if not isinstance(named, str):
+        return sorted(folder.rglob("*.safetensors"))
+    names = shard_names(folder / named) if named.endswith(".index.json") else [named]
+    return [path for path in (folder / name for name in names) if path.is_file()]
 
 
 def model_type(config: Path) -> str:

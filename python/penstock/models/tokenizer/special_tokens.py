@@ -67,12 +67,14 @@ class SpecialTokens:
     """The special tokens of a folder.
 
     - `bos`, `eos`: the text of the begin and end tokens, for chat templates.
+    - `pad`: the text of the token of padding.
     - `declared`: all declared tokens, in the order in which those missing from tokenizer.json are
       added.
     """
 
     bos: str | None
     eos: str | None
+    pad: str | None
     declared: tuple[DeclaredToken, ...]
 
 
@@ -94,8 +96,9 @@ def read_special_tokens(folder: Path) -> SpecialTokens:
     first: dict[str, DeclaredToken] = {}
     for token in declared:
         first.setdefault(token.content, token)
-    bos, eos = (_content(names[name]) if name in names else None for name in _NAMES[:2])
-    return SpecialTokens(bos, eos, tuple(first.values()))
+    roles = ("bos_token", "eos_token", "pad_token")
+    bos, eos, pad = (_content(names[name]) if name in names else None for name in roles)
+    return SpecialTokens(bos, eos, pad, tuple(first.values()))
 
 
 def _listed(tokens: dict[str, _Token]) -> list[DeclaredToken]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from penstock.dialog import Sampling
 
@@ -39,6 +39,20 @@ class DeclaredToken:
     single_word: bool = False
 
 
+TextForm: TypeAlias = Literal["as given", "lower case", "bare words"]
+"""The form in which a text is encoded. "bare words": lowercased, without ASCII punctuation, with
+single spaces between words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Texts with fewer than `length` tokens are padded with `token` on `side`."""
+
+    token: str
+    length: int
+    side: Literal["left", "right"]
+
+
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
     """The files of a tokenizer of the `tokenizers` library.
@@ -46,13 +60,17 @@ class TokenizerFiles:
     - `tokenizer`: the path of tokenizer.json.
     - `vocab_size`: the number of rows of the model's embedding; token ids must be smaller.
     - `declared`: the tokens that other files declare, in order.
-    - `lower_case`: texts are lowercased before they are encoded.
+    - `form`: the form in which texts are encoded.
+    - `padding`: None: texts are not padded.
+    - `end_token`: a sequence ends with the first of these tokens; None: it is not cut.
     """
 
     tokenizer: Path
     vocab_size: int
     declared: tuple[DeclaredToken, ...] = ()
-    lower_case: bool = False
+    form: TextForm = "as given"
+    padding: Padding | None = None
+    end_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +152,7 @@ class EmbeddingParts:
     - `prompt`: precedes every text.
     - `supports_lora`: adapters can be loaded. Only decoders support adapters.
     - `template`: the prompt for pairs of texts, if the tokenizer does not join the texts itself.
+    - `templated`: the chat template renders every input, with `prompt` as the system's message.
     """
 
     model_id: str
@@ -142,3 +161,4 @@ class EmbeddingParts:
     prompt: str
     supports_lora: bool
     template: PairTemplate | None = None
+    templated: bool = False

@@ -28,6 +28,8 @@ class AnyresArrangement:
         """See Arrangement."""
         if kind == "video":
             return self._video(ops, rows, separator, len(layout.grids))
+        if len(layout.grids) == 1:
+            return _stacked(ops, rows, separator)
         found = self.rule.of(image_size(layout.extra))
         high, wide = self.rule.grid
         base = high * wide

@@ -1,5 +1,5 @@
-"""Divides the rows of a tower into attention groups, whose rows attend to each other, and into
-pieces, which are computed one after another."""
+"""Divides the rows of a tower into attention groups, whose rows attend to each other, and gives
+the inputs of pieces, which are computed one after another."""
 
 from __future__ import annotations
 
@@ -32,47 +32,68 @@ class Piece(Generic[Tensor]):
     inputs: StepInputs[Tensor]
 
 
-def pieces_of(
-    ops: Ops[Tensor], groups: Sequence[int], piece_rows: int, positions: Ints
-) -> list[Piece[Tensor]]:
-    """Return the pieces of at most `piece_rows` rows.
+class AttentionGroups(Generic[Tensor]):
+    """A division of the rows of a tower into groups whose rows attend to each other.
 
-    - `groups`: the number of rows of each attention group, in order.
+    - `groups`: the number of rows of each group, in order.
     - `positions`: the row of the rope table for each row of the tower.
+    - `seen`: for each group, the group to whose rows it attends, which must not be smaller; None:
+      its own.
+    - `longest`: the rows of the longest group.
     """
-    lengths = np.asarray(groups, np.int64)
-    if not len(lengths) or lengths.min() < 1 or lengths.sum() != len(positions):
-        raise ModelError(f"attention groups {tuple(groups)} do not divide {len(positions)} rows")
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    blocks = -(-lengths // BLOCK_ROWS)
-    first_block = np.cumsum(blocks) - blocks
-    group_of_row = np.repeat(np.arange(len(lengths)), lengths)
-    slots = (
-        np.arange(len(positions)) - starts[group_of_row] + first_block[group_of_row] * BLOCK_ROWS
-    )
-    tables = first_block[:, None] + np.arange(blocks.max())
-    tables = np.where(np.arange(blocks.max()) < blocks[:, None], tables, 0)
 
-    def tensor(values: npt.NDArray[Any]) -> Tensor:
-        return ops.constant(np.ascontiguousarray(values, np.int32))
-
-    pieces = []
-    for start in range(0, len(positions), piece_rows):
-        rows = slice(start, min(start + piece_rows, len(positions)))
-        within = slice(int(group_of_row[start]), int(group_of_row[rows.stop - 1]) + 1)
-        query_starts = np.append(np.maximum(starts[within], start), rows.stop) - start
-        inputs = StepInputs(
-            tokens=tensor(np.zeros(rows.stop - start)),
-            positions=tensor(positions[rows]),
-            slots=tensor(slots[rows]),
-            query_starts=tensor(query_starts),
-            context_lens=tensor(lengths[within]),
-            block_tables=tensor(tables[within]),
-            sample_rows=tensor(np.zeros(0)),
+    def __init__(
+        self,
+        ops: Ops[Tensor],
+        groups: Sequence[int],
+        positions: Ints,
+        seen: Sequence[int] | None = None,
+    ) -> None:
+        lengths = np.asarray(groups, np.int64)
+        if not len(lengths) or lengths.min() < 1 or lengths.sum() != len(positions):
+            raise ModelError(
+                f"attention groups {tuple(groups)} do not divide {len(positions)} rows"
+            )
+        keys = np.arange(len(lengths)) if seen is None else np.asarray(seen, np.int64)
+        blocks = -(-lengths // BLOCK_ROWS)
+        first_block = np.cumsum(blocks) - blocks
+        tables = first_block[keys, None] + np.arange(blocks.max())
+        self.longest = int(lengths.max())
+        self._ops = ops
+        self._seen_lengths = lengths[keys]
+        self._positions = positions
+        self._starts = np.cumsum(lengths) - lengths
+        self._group_of_row = np.repeat(np.arange(len(lengths)), lengths)
+        self._slots = np.arange(len(positions)) + np.repeat(
+            first_block * BLOCK_ROWS - self._starts, lengths
         )
-        pieces.append(Piece(rows, inputs))
-    return pieces
+        self._tables = np.where(np.arange(blocks.max()) < blocks[keys, None], tables, 0)
+        self._pieces: dict[tuple[int, int], Piece[Tensor]] = {}
+
+    def piece(self, rows: slice) -> Piece[Tensor]:
+        """Return the piece of successive `rows`. Layers share it, as they often have equal
+        pieces."""
+        key = (rows.start, rows.stop)
+        if key not in self._pieces:
+            self._pieces[key] = Piece(rows, self._inputs(rows))
+        return self._pieces[key]
+
+    def _inputs(self, rows: slice) -> StepInputs[Tensor]:
+        first, last = self._group_of_row[[rows.start, rows.stop - 1]]
+        within = slice(int(first), int(last) + 1)
+        query_starts = np.append(np.maximum(self._starts[within], rows.start), rows.stop)
+        return StepInputs(
+            tokens=self._tensor(np.zeros(rows.stop - rows.start)),
+            positions=self._tensor(self._positions[rows]),
+            slots=self._tensor(self._slots[rows]),
+            query_starts=self._tensor(query_starts - rows.start),
+            context_lens=self._tensor(self._seen_lengths[within]),
+            block_tables=self._tensor(self._tables[within]),
+            sample_rows=self._tensor(np.zeros(0)),
+        )
+
+    def _tensor(self, values: npt.NDArray[Any]) -> Tensor:
+        return self._ops.constant(np.ascontiguousarray(values, np.int32))
 
 
 def empty_cache(

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from penstock.kernels.ops_interface import Ops
 from penstock.models.decoder.rope import identity_table
-from penstock.models.towers.attention_groups import empty_cache, pieces_of
+from penstock.models.towers.attention_groups import AttentionGroups, empty_cache
 from penstock.models.towers.audio_spec import AudioLayersSpec, qkv_linear
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower_weights import TowerTensors
 
 Tensor = TypeVar("Tensor")
-
-_PIECE_NUMBERS: Final = 1 << 18
-"""Numbers of the rows that are computed between two interruptions."""
-_PIECE_ROWS: Final = (128, 512)  # fewest and most: small products are slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class AudioLayers(Generic[Tensor]):
         ]
 
     def run(
-        self, ops: Ops[Tensor], x: Tensor, lengths: Sequence[int]
+        self, ops: Ops[Tensor], x: Tensor, lengths: Sequence[int], budget: PieceBudget
     ) -> Generator[None, None, tuple[Tensor, Tensor]]:
         """Compute the layers over the residual stream `x: [N, W]`, which is modified. Returns the
         states after the last norm and before it, [N, W] each.
@@ -80,28 +77,24 @@ class AudioLayers(Generic[Tensor]):
         heads = (spec.heads, spec.heads, spec.head_dim)
         scale = spec.head_dim**-0.5
         positions = np.zeros(sum(lengths), np.int32)  # of the identity table, which has one row
-        pieces = pieces_of(ops, lengths, _piece_rows(spec.width), positions)
+        count, groups = len(positions), AttentionGroups(ops, lengths, positions)
         cache = empty_cache(ops, [lengths], spec.heads, spec.head_dim)
         rope = ops.constant(identity_table(1))
-        states: Any = ops.constant(np.empty((sum(lengths), spec.width), np.float32))
-        queries: Any = ops.constant(np.empty((sum(lengths), spec.width), np.float32))
+        states: Any = ops.constant(np.empty((count, spec.width), np.float32))
+        queries: Any = ops.constant(np.empty((count, spec.width), np.float32))
         residual: Any = x
         first = self._layers[0].norm
-        for piece in pieces:
-            rows = residual[piece.rows]
-            states[piece.rows] = ops.layer_norm(rows, first.weight, first.bias, spec.norm_eps)
+        states[:] = ops.layer_norm(residual, first.weight, first.bias, spec.norm_eps)
         norms = [layer.norm for layer in self._layers[1:]] + [self._last_norm]
         for layer, next_norm in zip(self._layers, norms, strict=True):
-            for piece in pieces:
-                qkv = ops.linear(states[piece.rows], layer.qkv)
-                queries[piece.rows] = ops.rope_cache(qkv, rope, piece.inputs, cache, heads, None)
+            for at in budget.slices(count, spec.qkv_operations):
+                qkv, inputs = ops.linear(states[at], layer.qkv), groups.piece(at).inputs
+                queries[at] = ops.rope_cache(qkv, rope, inputs, cache, heads, None)
                 yield
-            for piece in pieces:
-                seen = ops.bidirectional_attention(
-                    queries[piece.rows], piece.inputs, cache, heads, scale, 0
-                )
-                normed, total = self._feed(ops, layer, seen, residual[piece.rows], next_norm)
-                states[piece.rows], residual[piece.rows] = normed, total
+            for at in budget.slices(count, spec.feed_operations(groups.longest)):
+                inputs = groups.piece(at).inputs
+                seen = ops.bidirectional_attention(queries[at], inputs, cache, heads, scale, 0)
+                states[at], residual[at] = self._feed(ops, layer, seen, residual[at], next_norm)
                 yield
         return states, residual
 
@@ -134,9 +127,3 @@ def _layer(tensors: TowerTensors, ops: Ops[Any], prefix: str, *, key_bias: bool)
         up=packed("fc1"),
         down=packed("fc2"),
     )
-
-
-def _piece_rows(width: int) -> int:
-    """Return the number of rows that are computed between two interruptions."""
-    least, most = _PIECE_ROWS
-    return min(most, max(least, _PIECE_NUMBERS // width))

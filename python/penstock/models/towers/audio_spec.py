@@ -10,7 +10,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.spec import MAX_LAYERS, MAX_WIDTH, check_sizes
-from penstock.models.towers.tower_weights import Floats, TowerTensors
+from penstock.models.towers.tower_weights import Floats, TowerTensors, tower_linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,15 @@ class AudioLayersSpec:
     @property
     def head_dim(self) -> int:
         return self.width // self.heads
+
+    @property
+    def qkv_operations(self) -> int:
+        """The operations of the queries, keys and values of a row."""
+        return 6 * self.width**2
+
+    def feed_operations(self, seen: int) -> int:
+        """Return the operations of the rest of a layer for a row that attends to `seen` rows."""
+        return 2 * self.width * (self.width + 2 * self.intermediate + 2 * seen)
 
     def check(self, where: str) -> None:
         """Check the sizes. Raises ModelError that starts with `where`."""
@@ -128,4 +137,4 @@ def qkv_linear(tensors: TowerTensors, prefix: str, *, key_bias: bool) -> Linear:
     biases: list[Floats] = [tensors.vector(f"{name}.bias") for name in (names[0], names[2])]
     keys = tensors.vector(f"{names[1]}.bias") if key_bias else np.zeros_like(biases[0])
     parts = tuple(tensors.matrix(f"{name}.weight") for name in names)
-    return Linear(parts, np.concatenate([biases[0], keys, biases[1]]))
+    return tower_linear(parts, np.concatenate([biases[0], keys, biases[1]]))

@@ -11,9 +11,9 @@ import numpy as np
 
 from penstock.kernels.ops_interface import Ops
 from penstock.models.media.prepared import MediaKind, PreparedMedia
-from penstock.models.towers.activation import activate
 from penstock.models.towers.audio_spec import WhisperEncoderSpec, norm_shapes, whisper_shapes
-from penstock.models.towers.projector import ProjectorSpec, ProjectorWeights
+from penstock.models.towers.piece_budget import PieceBudget
+from penstock.models.towers.projector import Projector, ProjectorSpec, ProjectorWeights
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
 from penstock.models.towers.whisper_encoder import WhisperEncoder
@@ -78,34 +78,25 @@ class AudioTower(Generic[Tensor]):
     def __init__(self, loaded: LoadedAudioTower, ops: Ops[Tensor]) -> None:
         self._spec = spec = loaded.spec
         self._encoder = WhisperEncoder(spec.encoder, loaded.tensors, ops, "", spec.last_norm)
-        self._layers = [
-            (ops.pack_linear(loaded.projector.linear(one)), one.activation)
-            for one in spec.projector.layers
-        ]
+        self._projector = Projector(spec.projector, loaded.projector, ops)
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
         features, frames = media.array(), self._spec.encoder.frames
-        rows = media.layout[0] if media.layout else None
+        positions = media.layout[0] if media.layout else None
         windows: list[Any] = []
         for begin in range(0, features.shape[1], frames):
             states, sums = yield from self._encoder.encode(
-                ops, features[:, begin : begin + frames], rows
+                ops, features[:, begin : begin + frames], budget, positions
             )
-            windows.append(self._project(ops, self._joined(ops, states, sums)))
             yield
-        if len(windows) == 1:
-            return EncodedMedia(windows[0])
-        count = len(windows[0])
-        joined: Any = ops.constant(
-            np.empty((count * len(windows), windows[0].shape[1]), np.float32)
-        )
-        for index, window in enumerate(windows):
-            joined[index * count : (index + 1) * count] = window
-        return EncodedMedia(joined)
+            rows = self._joined(ops, states, sums)
+            projected = yield from self._projector.project(ops, rows, [(1, len(rows))], budget)
+            windows.append(projected)
+        return EncodedMedia(windows[0] if len(windows) == 1 else _stacked(ops, windows))
 
-    def _joined(self, ops: Ops[Tensor], states: Tensor, sums: Tensor) -> Tensor:
+    def _joined(self, ops: Ops[Tensor], states: Tensor, sums: Tensor) -> Any:
         """Return the rows of the projector's inputs. `states`, `sums`: after the last norm, and
         before it."""
         x: Any = states
@@ -115,13 +106,20 @@ class AudioTower(Generic[Tensor]):
             x = ops.mean_rows(pairs[: starts[-1]], ops.constant(starts))
             norm = self._encoder.last_norm
             x = ops.layer_norm(x, norm.weight, norm.bias, self._spec.encoder.body.norm_eps)
-        count = len(x) // self._spec.stack
-        rows: Tensor = x[: count * self._spec.stack].reshape(count, -1)
-        return rows
+        stack = self._spec.stack
+        count = -(-len(x) // stack)
+        if count * stack > len(x):  # the last row ends with zeros
+            padded: Any = ops.constant(np.zeros((count * stack, x.shape[1]), np.float32))
+            padded[: len(x)] = x
+            x = padded
+        return x.reshape(count, -1)
 
-    def _project(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
-        for weight, activation in self._layers:
-            x = ops.linear(x, weight)
-            if activation is not None:
-                x = activate(ops, x, activation)
-        return x
+
+def _stacked(ops: Ops[Any], windows: list[Any]) -> Any:
+    """Return the rows of all windows in one tensor."""
+    rows: Any = ops.constant(np.empty((sum(map(len, windows)), windows[0].shape[1]), np.float32))
+    first = 0
+    for window in windows:
+        rows[first : first + len(window)] = window
+        first += len(window)
+    return rows

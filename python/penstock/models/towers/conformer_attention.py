@@ -18,7 +18,8 @@ class ConformerAttention:
     """Attention of one layer.
 
     - `chunk`: positions that are computed together.
-    - `context`: positions that each position sees, its own included.
+    - `context`: positions that have a relative key, the own one included.
+    - `visible`: how many of them each position sees.
     - `cap`: scores are capped smoothly at this size.
     - `query_scale`: [D]; `key_scale`: a number.
     - `relative`: [context, H * D], keys of the distances context - 1 to 0.
@@ -27,6 +28,7 @@ class ConformerAttention:
     heads: int
     chunk: int
     context: int
+    visible: int
     cap: float
     query_scale: Floats
     key_scale: float
@@ -70,10 +72,10 @@ class ConformerAttention:
 
     def _hidden(self, blocks: int) -> npt.NDArray[np.bool_]:
         """Return the mask of each block, [blocks, chunk, past + chunk]: True for a position that is
-        not seen. The farthest distance has a score, but is not seen."""
+        not seen."""
         size = self.context - 1 + self.chunk
         distance = np.arange(self.chunk)[:, None] + self.context - 1 - np.arange(size)
-        outside = (distance < 0) | (distance >= self.context - 1)
+        outside = (distance < 0) | (distance >= self.visible)
         first = np.arange(blocks)[:, None] * self.chunk - (self.context - 1) + np.arange(size)
         return outside | (first < 0)[:, None, :]
 

@@ -15,11 +15,12 @@ from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.media.tiles import Grid, Normalization, TileLayout
 from penstock.models.towers.packed_layers import Norm, packed_norm
+from penstock.models.towers.piece_budget import PieceBudget, most_rows
 from penstock.models.towers.projector import square_order
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import Floats, TowerTensors, WeightType, find_root
 from penstock.models.towers.vision_spec import VisionSpec
-from penstock.models.towers.vision_tower import PatchRows, VisionTower
+from penstock.models.towers.vision_tower import PatchRows, RowSource, VisionTower
 from penstock.models.towers.vision_weights import TowerNorm, VisionNames, VisionWeights
 from penstock.quant.checkpoint import Checkpoint
 
@@ -27,7 +28,6 @@ Tensor = TypeVar("Tensor")
 
 KINDS: Final = frozenset[MediaKind]({"image", "video"})
 LAYER_NORM_EPS: Final = 1e-5
-_PIECE_ROWS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Gemma4Tower(Generic[Tensor]):
         self._projection = ops.pack_linear(tensors.linear([others.projection], biased=False))
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
         """See Tower."""
         spec, layout, patches = self._spec, TileLayout.of(media), media.array()
@@ -151,15 +151,15 @@ class Gemma4Tower(Generic[Tensor]):
         first = done = 0
         for grid in layout.grids:
             count = grid[0] * grid[1]
-            given = self._rows(spec.normalization.apply(patches[first : first + count]), grid)
-            states = yield from self._vision.states(ops, given)
+            given = self._rows(spec.normalization.rows(patches[first : first + count]), grid)
+            states = yield from self._vision.states(ops, given, budget)
             rows = self._pooled(ops, states.last, grid)
             result[done : done + count // each] = rows
             first, done = first + count, done + count // each
             yield
         return EncodedMedia(result)
 
-    def _rows(self, patches: Floats, grid: Grid) -> PatchRows:
+    def _rows(self, patches: RowSource, grid: Grid) -> PatchRows:
         columns, rows = _places(grid).T
         learned = self._positions[0][columns] + self._positions[1][rows]
         return PatchRows(patches, ((len(patches),),), learned, self._spec.rope(grid))
@@ -215,10 +215,15 @@ class UnifiedTowerSpec:
         """The elements of a patch."""
         return 3 * self.patch**2
 
+    @property
+    def row_operations(self) -> int:
+        """The operations of a patch."""
+        return 2 * self.hidden_size * (self.columns + self.output_size)
+
     def scratch_bytes(self) -> int:
         """See TowerSpec."""
         whole = self.most_patches * (self.columns + self.output_size)
-        return 4 * (whole + _PIECE_ROWS * 4 * (self.columns + self.hidden_size))
+        return 4 * (whole + most_rows(self.row_operations) * 4 * (self.columns + self.hidden_size))
 
     def open(self, checkpoint: Checkpoint, dtype: Literal["auto", "f32"]) -> LoadedUnifiedTower:
         """See TowerSpec."""
@@ -280,15 +285,14 @@ class UnifiedTower(Generic[Tensor]):
         self._projection = ops.pack_linear(tensors.linear([names.projection], biased=False))
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
         """See Tower."""
         spec, patches = self._spec, media.array()
         places = np.concatenate([_places(grid) for grid in TileLayout.of(media).grids])
         result: Any = ops.constant(np.empty((len(patches), spec.output_size), np.float32))
         first, second, third = self._norms
-        for start in range(0, len(patches), _PIECE_ROWS):
-            at = slice(start, start + _PIECE_ROWS)
+        for at in budget.slices(len(patches), spec.row_operations):
             pixels = spec.normalization.apply(patches[at])
             if spec.channels_first:
                 channels = pixels.reshape(len(pixels), -1, 3).swapaxes(1, 2)
@@ -298,9 +302,7 @@ class UnifiedTower(Generic[Tensor]):
             learned = self._positions[0][columns] + self._positions[1][rows]
             x = second.apply(ops, x)
             x = third.apply(ops, x + ops.constant(learned))
-            result[start : start + len(pixels)] = ops.linear(
-                self._last.apply(ops, x), self._projection
-            )
+            result[at] = ops.linear(self._last.apply(ops, x), self._projection)
             yield
         return EncodedMedia(result)
 

@@ -10,17 +10,17 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 
 from penstock.kernels.ops_interface import Ops, StepInputs
-from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.rope import identity_table
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.media.tiles import Normalization, TileLayout
 from penstock.models.towers.activation import activate
-from penstock.models.towers.attention_groups import empty_cache, pieces_of
+from penstock.models.towers.attention_groups import AttentionGroups, empty_cache
 from penstock.models.towers.packed_layers import Norm
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.position_grids import PositionGrids, PositionScheme
 from penstock.models.towers.tower import EncodedMedia
-from penstock.models.towers.tower_weights import Floats, TowerTensors, WeightType
+from penstock.models.towers.tower_weights import Floats, TowerTensors, WeightType, tower_linear
 from penstock.models.towers.vision_spec import VisionActivation, VisionSpec
 from penstock.models.towers.vision_tower import PatchRows, VisionTower
 from penstock.models.towers.vision_weights import TowerNorm, VisionNames, VisionWeights
@@ -90,7 +90,7 @@ class ProbeHead:
         return _ProbePooling(
             query=query[None].astype(np.float32),
             heads=(spec.num_heads, spec.num_heads, spec.head_dim),
-            qkv=ops.pack_linear(Linear((matrix,), bias)),
+            qkv=ops.pack_linear(tower_linear((matrix,), bias)),
             output=ops.pack_linear(tensors.linear([f"{name}attention.out_proj"], biased=True)),
             norm=_norm(ops, tensors, f"{name}layernorm", spec.norm_eps),
             up=ops.pack_linear(tensors.linear([f"{name}mlp.fc1"], biased=True)),
@@ -173,14 +173,14 @@ class ImageEmbedder(Generic[Tensor]):
         self._positions = positions
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
         """See Tower. The result has one row."""
         (grid,) = TileLayout.of(media).grids
         positions = None if self._positions is None else self._positions.rows(grid)
-        patches = self._spec.normalization.apply(media.array())
+        patches = self._spec.normalization.rows(media.array())
         rows = PatchRows(patches, ((len(patches),),), positions)
-        states = yield from self._vision.states(ops, rows)
+        states = yield from self._vision.states(ops, rows, budget)
         return EncodedMedia(ops.l2_normalize(self._pooling.pool(ops, states.last)))
 
 
@@ -206,7 +206,7 @@ class _ProbePooling(Generic[Tensor]):
 
     def pool(self, ops: Ops[Tensor], states: Any) -> Tensor:
         count = len(states)
-        (whole,) = pieces_of(ops, (count,), count, np.zeros(count, np.int32))
+        whole = AttentionGroups(ops, (count,), np.zeros(count, np.int32)).piece(slice(0, count))
         cache = empty_cache(ops, ((count,),), self.heads[0], self.heads[2])
         table = ops.constant(identity_table(1))
         ops.rope_cache(ops.linear(states, self.qkv), table, whole.inputs, cache, self.heads, None)

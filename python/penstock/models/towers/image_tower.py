@@ -13,12 +13,13 @@ from penstock.kernels.ops_interface import Ops
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.media.tiles import Grid, Normalization, TileLayout
 from penstock.models.towers.axial_rope import AxialRope
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.position_grids import PositionGrids, PositionScheme
 from penstock.models.towers.projector import Projector, ProjectorSpec, ProjectorWeights
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import Floats, TowerTensors, WeightType, find_root
 from penstock.models.towers.vision_spec import VisionSpec
-from penstock.models.towers.vision_tower import PatchRows, TowerStates, VisionTower
+from penstock.models.towers.vision_tower import PatchRows, RowSource, TowerStates, VisionTower
 from penstock.models.towers.vision_weights import VisionNames, VisionWeights
 from penstock.quant.checkpoint import Checkpoint
 
@@ -140,7 +141,7 @@ class ImageTower(Generic[Tensor]):
         self._separator = separator
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
         """See Tower."""
         spec, layout = self._spec, TileLayout.of(media)
@@ -148,10 +149,10 @@ class ImageTower(Generic[Tensor]):
         parts = []
         for grids in _batches(layout.grids, spec.vision.piece_rows):
             count = sum(rows * columns for rows, columns in grids)
-            given = self._rows(spec.normalization.apply(patches[start : start + count]), grids)
-            states = yield from self._vision.states(ops, given)
+            given = self._rows(spec.normalization.rows(patches[start : start + count]), grids)
+            states = yield from self._vision.states(ops, given, budget)
             features = self._features(ops, states, grids)
-            parts.append((yield from self._projector.project(ops, features, grids)))
+            parts.append((yield from self._projector.project(ops, features, grids, budget)))
             start += count
         rows: Any = parts[0] if len(parts) == 1 else _stacked(ops, parts)
         if spec.arrangement is not None:
@@ -159,7 +160,7 @@ class ImageTower(Generic[Tensor]):
             rows = spec.arrangement.arrange(ops, rows, separator, layout, media.kind)
         return EncodedMedia(rows)
 
-    def _rows(self, patches: Floats, grids: Sequence[Grid]) -> PatchRows:
+    def _rows(self, patches: RowSource, grids: Sequence[Grid]) -> PatchRows:
         """Return the input of the transformer for tiles that are computed together."""
         positions = rope = None
         if self._positions is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,11 +18,14 @@ class MmprojTower:
 
     - `width`: the width of the embeddings, which must be that of the language model.
     - `order`: see MmprojCheckpoint.
+    - `present`: presents the file in the form in which the tower reads it; None: an
+      MmprojCheckpoint.
     """
 
     tower: TowerSpec
     width: int
     order: RowOrder = field(default=in_order)
+    present: Callable[[Checkpoint], Checkpoint] | None = None
 
     @property
     def kinds(self) -> frozenset[MediaKind]:
@@ -34,4 +38,6 @@ class MmprojTower:
 
     def open(self, checkpoint: Checkpoint, dtype: Literal["auto", "f32"]) -> LoadedTower:
         """See TowerSpec."""
+        if self.present is not None:
+            return self.tower.open(self.present(checkpoint), dtype)
         return self.tower.open(MmprojCheckpoint(checkpoint, self.order), dtype)

@@ -46,6 +46,11 @@ class Products(Generic[Tensor]):
         self._parts = [(ops.pack_linear(one.linear), one.limits) for one in products]
         self._sizes = [one.linear.shape[0] for one in products]
 
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one linear layer."""
+        return len(self._parts) == 1
+
     def of(self, ops: Ops[Tensor], x: Any) -> Any:
         """Return the outputs for the rows of `x`."""
         if len(self._parts) == 1:

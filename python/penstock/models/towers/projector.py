@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -17,11 +16,13 @@ from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.spec import MAX_WIDTH, check_sizes
 from penstock.models.towers.activation import activate
 from penstock.models.towers.packed_layers import Norm
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
-from penstock.models.towers.vision_spec import NormKind, VisionActivation, rows_per_piece
+from penstock.models.towers.vision_spec import NormKind, VisionActivation
 from penstock.models.towers.vision_weights import TowerNorm
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
+from penstock.quant.weight_slices import take_rows
 
 Tensor = TypeVar("Tensor")
 
@@ -38,6 +39,9 @@ class ProjectorLayer:
     - `outputs`: the number of outputs.
     - `activation`: is applied to the outputs.
     - `is_transposed`: the tensor is [inputs, outputs], and its name is `name` without `.weight`.
+    - `gate_last`: the second half of the outputs is the gate of a gated activation.
+    - `norm_name`: the name of an RMSNorm after the activation, with the eps of the projector; "":
+      no norm.
     """
 
     name: str
@@ -45,6 +49,14 @@ class ProjectorLayer:
     bias: bool = True
     activation: VisionActivation | None = None
     is_transposed: bool = False
+    gate_last: bool = False
+    norm_name: str = ""
+
+    @property
+    def width(self) -> int:
+        """The elements of a row of the result."""
+        gated = self.activation is not None and self.activation.endswith("_mul")
+        return self.outputs // 2 if gated else self.outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +90,13 @@ class ProjectorSpec:
     @property
     def width(self) -> int:
         """The elements of a row of the result."""
-        return self.layers[-1].outputs if self.layers else self.columns
+        return self.layers[-1].width if self.layers else self.columns
 
     @property
     def operations(self) -> int:
         """The operations of the linear layers for one row of the result."""
-        widths = [self.columns, *(layer.outputs for layer in self.layers)]
-        return 2 * sum(a * b for a, b in pairwise(widths))
+        inputs = [self.columns, *(layer.width for layer in self.layers)]
+        return 2 * sum(a * b.outputs for a, b in zip(inputs, self.layers, strict=False))
 
     def rows_of(self, grid: tuple[int, int]) -> int:
         """Return the number of rows of the result for a grid of (rows, columns) of patches."""
@@ -124,8 +136,17 @@ class ProjectorWeights:
         bias = self._tensors.vector(f"{spec.norm_name}.bias") if spec.norm == "layer" else None
         return TowerNorm(weight, bias)
 
+    def norm_after(self, layer: ProjectorLayer) -> TowerNorm | None:
+        """Return the norm after the activation of a layer."""
+        if not layer.norm_name:
+            return None
+        return TowerNorm(self._tensors.vector(f"{layer.norm_name}.weight"), None)
+
     def linear(self, layer: ProjectorLayer) -> Linear:
-        """Return a linear layer."""
+        """Return a linear layer, whose first half of outputs is the gate of a gated
+        activation."""
+        if layer.gate_last:
+            return _halves_swapped(self._tensors.linear([layer.name], biased=layer.bias))
         if not layer.is_transposed:
             return self._tensors.linear([layer.name], biased=layer.bias)
         stored = dequantize(self._tensors.matrix(layer.name))
@@ -139,10 +160,21 @@ class Projector(Generic[Tensor]):
     def __init__(self, spec: ProjectorSpec, weights: ProjectorWeights, ops: Ops[Tensor]) -> None:
         self.spec = spec
         self._norm = Norm.packed(ops, weights.norm(), spec.norm_eps)
-        self._layers = [(ops.pack_linear(weights.linear(one)), one) for one in spec.layers]
+        self._layers = [
+            (
+                ops.pack_linear(weights.linear(one)),
+                one,
+                Norm.packed(ops, weights.norm_after(one), spec.norm_eps),
+            )
+            for one in spec.layers
+        ]
 
     def project(
-        self, ops: Ops[Tensor], states: Tensor, grids: Sequence[tuple[int, int]]
+        self,
+        ops: Ops[Tensor],
+        states: Tensor,
+        grids: Sequence[tuple[int, int]],
+        budget: PieceBudget,
     ) -> Generator[None, None, Tensor]:
         """Return the rows of the language model, [M, width], with a `yield` after each piece.
 
@@ -156,9 +188,7 @@ class Projector(Generic[Tensor]):
         reduced: Any = self._reduce(ops, x, grids)
         yield
         rows: Any = ops.constant(np.empty((len(reduced), spec.width), np.float32))
-        step = rows_per_piece(spec.operations)
-        for first in range(0, len(reduced), step):
-            piece = slice(first, first + step)
+        for piece in budget.slices(len(reduced), spec.operations):
             rows[piece] = self._layers_of(ops, reduced[piece])
             yield
         result: Tensor = rows
@@ -168,10 +198,12 @@ class Projector(Generic[Tensor]):
         spec = self.spec
         if self._norm is not None and spec.norm_of == "squares":
             x = self._norm.apply(ops, x)
-        for weight, layer in self._layers:
+        for weight, layer, norm in self._layers:
             x = ops.linear(x, weight)
             if layer.activation is not None:
                 x = activate(ops, x, layer.activation)
+            if norm is not None:
+                x = norm.apply(ops, x)
         return x
 
     def _reduce(self, ops: Ops[Tensor], x: Any, grids: Sequence[tuple[int, int]]) -> Tensor:
@@ -216,10 +248,19 @@ def _shapes(spec: ProjectorSpec) -> dict[str, Shape]:
             shapes[f"{layer.name}.weight"] = (layer.outputs, columns)
         if layer.bias:
             shapes[f"{layer.name}.bias"] = (layer.outputs,)
-        columns = layer.outputs
+        columns = layer.width
+        if layer.norm_name:
+            shapes[f"{layer.norm_name}.weight"] = (columns,)
     if spec.norm is not None:
         width = spec.inputs if spec.norm_of == "patches" else spec.columns
         shapes[f"{spec.norm_name}.weight"] = (width,)
         if spec.norm == "layer":
             shapes[f"{spec.norm_name}.bias"] = (width,)
     return shapes
+
+
+def _halves_swapped(linear: Linear) -> Linear:
+    """Return a linear layer with the second half of its outputs first."""
+    (matrix,), bias = linear.parts, linear.bias
+    order = np.roll(np.arange(matrix.shape[0]), matrix.shape[0] // 2)
+    return Linear((take_rows(matrix, order),), None if bias is None else bias[order])

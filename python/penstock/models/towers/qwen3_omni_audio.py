@@ -18,6 +18,7 @@ from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.towers.audio_convolution import TAPS, halved, taps_of
 from penstock.models.towers.audio_layers import AudioLayers, PackedNorm
 from penstock.models.towers.audio_spec import AudioLayersSpec, layer_shapes, norm_shapes
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
 from penstock.quant.checkpoint import Checkpoint
@@ -25,6 +26,7 @@ from penstock.quant.dequantize import dequantize
 
 Tensor = TypeVar("Tensor")
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class ChunkedAudioTower(Generic[Tensor]):
         ]
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
         spec, features = self._spec, media.array()
         frames = features.shape[1]
@@ -134,38 +136,60 @@ class ChunkedAudioTower(Generic[Tensor]):
             part = features[:, begin : begin + spec.chunk]
             chunk[:, : part.shape[1]] = part
             count = halved(part.shape[1])
-            encoded: Any = self._convolve(ops, chunk)
+            encoded = yield from self._convolve(ops, chunk, budget)
             x[filled : filled + count] = encoded[:count] + self._positions[:count]
             filled += count
-            yield
         window = halved(longest) * spec.window_chunks
         lengths = [min(window, rows - start) for start in range(0, rows, window)]
-        states, _ = yield from self._layers.run(ops, x, lengths)
-        first, second = self._projections
-        return EncodedMedia(ops.linear(ops.gelu(ops.linear(states, first)), second))
+        states, _ = yield from self._layers.run(ops, x, lengths, budget)
+        return EncodedMedia((yield from self._project(ops, states, budget)))
 
-    def _convolve(self, ops: Ops[Tensor], chunk: Floats) -> Tensor:
+    def _convolve(
+        self, ops: Ops[Tensor], chunk: Floats, budget: PieceBudget
+    ) -> Generator[None, None, Any]:
         """Return the positions of a chunk: [mels, F] -> [halved(F), W]."""
-        grid = chunk.shape
+        channels, grid = self._spec.channels, chunk.shape
         values = np.append(chunk.reshape(-1), np.float32(0))
-        columns = values[taps_of(*grid)]
-        x: Any = ops.constant(np.pad(columns, ((0, 0), (0, -columns.shape[1] % 16))))
-        for number, weight in enumerate(self._convolutions):
-            if number:
-                x = self._columns(ops, x, *grid)
-            x = ops.gelu(ops.linear(x, weight))
+        x: Any = None
+        for weight in self._convolutions:
+            taps = taps_of(*grid)
+            made: Any = ops.constant(np.zeros((len(taps) + 1, channels), np.float32))
+            inputs = 1 if x is None else channels
+            for at in budget.slices(len(taps), 2 * TAPS**2 * inputs * channels):
+                columns = _features(ops, values, taps[at]) if x is None else _seen(ops, x, taps[at])
+                made[at] = ops.gelu(ops.linear(columns, weight))
+                yield
+            x = made  # its last row is zero: the surroundings of the next convolution
             grid = halved(grid[0], 1), halved(grid[1], 1)
-        by_time = np.arange(len(x), dtype=np.int32).reshape(grid).T.reshape(-1)
+        by_time = np.arange(len(x) - 1, dtype=np.int32).reshape(grid).T.reshape(-1)
         ordered: Any = ops.gather_rows(x, ops.constant(np.ascontiguousarray(by_time)))
         return ops.linear(ordered.reshape(grid[1], -1), self._out)
 
-    def _columns(self, ops: Ops[Tensor], x: Any, high: int, wide: int) -> Any:
-        """Return the inputs of a convolution, [positions, taps * C], for `x: [high * wide, C]`."""
-        padded: Any = ops.constant(np.zeros((len(x) + 1, x.shape[1]), np.float32))
-        padded[: len(x)] = x
-        taps = taps_of(high, wide)
-        seen: Any = ops.gather_rows(padded, ops.constant(taps.reshape(-1)))
-        return seen.reshape(len(taps), -1)
+    def _project(
+        self, ops: Ops[Tensor], states: Any, budget: PieceBudget
+    ) -> Generator[None, None, Tensor]:
+        """Return the rows of the language model for the states after the last norm."""
+        spec, (first, second) = self._spec, self._projections
+        rows: Any = ops.constant(np.empty((len(states), spec.outputs), np.float32))
+        operations = 2 * spec.body.width * (spec.body.width + spec.outputs)
+        for at in budget.slices(len(states), operations):
+            rows[at] = ops.linear(ops.gelu(ops.linear(states[at], first)), second)
+            yield
+        result: Tensor = rows
+        return result
+
+
+def _features(ops: Ops[Any], values: Floats, taps: Ints) -> Any:
+    """Return the inputs of the first convolution, [N, taps] with zeros to a multiple of 16, for
+    `values` [F]."""
+    columns = values[taps]
+    return ops.constant(np.pad(columns, ((0, 0), (0, -columns.shape[1] % 16))))
+
+
+def _seen(ops: Ops[Any], x: Any, taps: Ints) -> Any:
+    """Return the inputs of a later convolution, [N, taps * C], for `x` [M, C]."""
+    rows = ops.gather_rows(x, ops.constant(np.ascontiguousarray(taps.reshape(-1))))
+    return rows.reshape(len(taps), -1)
 
 
 def sinusoids(length: int, width: int) -> Floats:

@@ -18,10 +18,11 @@ from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.media.patches import merged_cells
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.towers.packed_layers import Norm
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.qwen_rows import CutPatches, FittedPositions, Ints, QwenGrid
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import TowerTensors, WeightType, find_root
-from penstock.models.towers.vision_spec import PIECE_OPERATIONS, VisionSpec
+from penstock.models.towers.vision_spec import VisionSpec
 from penstock.models.towers.vision_tower import PatchRows, VisionTower
 from penstock.models.towers.vision_weights import TowerNorm, VisionNames, VisionWeights
 from penstock.quant.checkpoint import Checkpoint
@@ -112,7 +113,7 @@ class QwenTower(Generic[Tensor]):
         self._mergers = mergers
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
         """See Tower."""
         grid = self._spec.grid
@@ -132,12 +133,11 @@ class QwenTower(Generic[Tensor]):
         for group in range(groups):
             shown = frames[group * each : (group + 1) * each]
             fed = PatchRows(CutPatches(grid, shown, places), divisions, learned, rope)
-            states = yield from self._vision.states(ops, fed)
+            states = yield from self._vision.states(ops, fed, budget)
             first = group * tokens
             sources = (states.last, *states.taps)
             for result, merger, source in zip(results, self._mergers, sources, strict=True):
-                for start, merged in merger.merge(ops, source):
-                    at = slice(start, start + len(merged))
+                for at, merged in merger.merge(ops, source, budget):
                     rows_at: Any = slice(first + at.start, first + at.stop)
                     if order is not None:
                         rows_at = ops.constant((first + order[at]).astype(np.int64))
@@ -179,20 +179,21 @@ class _Merger(Generic[Tensor]):
         self._first = ops.pack_linear(_linear(tensors, names.first))
         self._second = ops.pack_linear(_linear(tensors, names.second))
         self._width = spec.vision.hidden_size * spec.grid.merge**2
-        per_token = 2 * self._width * (self._width + spec.output_size)
-        self._piece = max(int(PIECE_OPERATIONS / per_token), 16)
+        self._operations = 2 * self._width * (self._width + spec.output_size)
 
-    def merge(self, ops: Ops[Tensor], states: Any) -> Generator[tuple[int, Any], None, None]:
-        """Yield the index of the first token and the embeddings of each piece of tokens."""
+    def merge(
+        self, ops: Ops[Tensor], states: Any, budget: PieceBudget
+    ) -> Generator[tuple[slice, Any], None, None]:
+        """Yield the tokens and their embeddings of each piece."""
         cells = self._width // states.shape[1]
-        for start in range(0, len(states) // cells, self._piece):
-            rows: Any = states[start * cells : (start + self._piece) * cells]
+        for at in budget.slices(len(states) // cells, self._operations):
+            rows: Any = states[at.start * cells : at.stop * cells]
             if self._normed == "patches":
                 rows = self._norm.apply(ops, rows)
             rows = rows.reshape(-1, self._width)
             if self._normed == "tokens":
                 rows = self._norm.apply(ops, rows)
-            yield start, ops.linear(ops.gelu(ops.linear(rows, self._first)), self._second)
+            yield at, ops.linear(ops.gelu(ops.linear(rows, self._first)), self._second)
 
 
 def _packed(ops: Ops[Tensor], norm: TowerNorm) -> Norm[Tensor]:

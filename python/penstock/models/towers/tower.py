@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from penstock.kernels.ops_interface import Ops
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.media.processor import MediaProcessor
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.quant.checkpoint import Checkpoint
 
 Tensor = TypeVar("Tensor")
@@ -31,11 +33,11 @@ class Tower(Protocol[Tensor]):
     """A tower whose weights are packed for one kernel backend."""
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
-        """Encode one item in pieces of at most about 20 ms, with a `yield` after each, so that the
-        engine can compute steps of other requests in between. The result does not depend on the
-        time of the pieces nor on other items."""
+        """Encode one item in pieces, with a `yield` after each, so that the engine can compute
+        steps of other requests in between. Each piece has the size that `budget` has before it. The
+        result depends neither on the sizes of the pieces nor on other items."""
 
 
 class LoadedTower(Protocol):
@@ -67,8 +69,24 @@ class TowerSpec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class MediaMode:
+    """The changes to a request with media of `kind`.
+
+    - `adapter`: the folder of the adapter that the language model then uses; None: no adapter.
+    - `layouts`: (kind, number): the number is appended to the `layout` of the request's media of
+      another kind, which their tower encodes in another way.
+    """
+
+    kind: MediaKind
+    adapter: Path | None = None
+    layouts: tuple[tuple[MediaKind, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class MediaSpec:
-    """The media side of a model: the processor and the towers, as read from the model's files."""
+    """The media side of a model: the processor and the towers, as read from the model's files.
+    `modes`: the first one whose kind a request has applies to the request."""
 
     processor: MediaProcessor
     towers: tuple[TowerSpec, ...]
+    modes: tuple[MediaMode, ...] = ()

@@ -77,7 +77,13 @@ class TowerTensors:
         """Return the linear layer whose rows are those of the layers `names`, without `.weight` and
         `.bias`."""
         bias = np.concatenate([self.vector(f"{name}.bias") for name in names]) if biased else None
-        return Linear(tuple(self.matrix(f"{name}.weight") for name in names), bias)
+        return tower_linear(tuple(self.matrix(f"{name}.weight") for name in names), bias)
+
+
+def tower_linear(parts: tuple[Matrix, ...], bias: Floats | None) -> Linear:
+    """Return a layer of a tower, whose float16 weights may be multiplied with the error of float16
+    arithmetic."""
+    return Linear(parts, bias, "f16")
 
 
 def as_bf16(matrix: Dense) -> Dense:

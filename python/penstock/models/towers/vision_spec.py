@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from penstock.base.errors import ModelError
 from penstock.models.decoder.spec import MAX_LAYERS, MAX_WIDTH, check_sizes
+from penstock.models.towers.piece_budget import most_rows
 
 VisionActivation: TypeAlias = Literal[
     "gelu", "gelu_tanh", "quick_gelu", "silu_mul", "gelu_mul", "gelu_tanh_mul"
@@ -20,18 +21,6 @@ VisionActivation: TypeAlias = Literal[
 NormKind: TypeAlias = Literal["layer", "rms"]
 HEAD_UNIT: Final = 8
 """The attention kernels take heads whose size is a multiple of this."""
-
-PIECE_OPERATIONS: Final = 4e9
-"""Operations that are computed between two yields, about 20 ms on two cores."""
-_ROW_UNIT: Final = 64
-_MOST_ROWS: Final = 512
-
-
-def rows_per_piece(operations: int) -> int:
-    """Return the number of rows that are computed between two yields if one row takes this many
-    operations: together about 4 billion, which take about 20 ms on two cores."""
-    rows = int(PIECE_OPERATIONS / max(operations, 1)) // _ROW_UNIT * _ROW_UNIT
-    return min(max(rows, _ROW_UNIT), _MOST_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +104,15 @@ class VisionSpec:
         return self.activation.endswith("_mul")
 
     @property
-    def piece_rows(self) -> int:
-        """The number of rows of a layer that are computed between two yields."""
+    def row_operations(self) -> int:
+        """The operations of a row of a layer without attention."""
         up = self.intermediate_size * (3 if self.gated else 2)
-        return rows_per_piece(2 * self.hidden_size * (4 * self.hidden_size + up))
+        return 2 * self.hidden_size * (4 * self.hidden_size + up)
+
+    @property
+    def piece_rows(self) -> int:
+        """The rows of the largest piece of a layer."""
+        return most_rows(self.row_operations)
 
     def scratch_bytes(self, rows: int) -> int:
         """Return the bytes of activations while `rows` rows are computed together."""

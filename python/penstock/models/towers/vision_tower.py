@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.kernels.layer_graphs import Capture
 from penstock.kernels.ops_interface import CacheDtype, HeadNorm, LayerCache, Ops
-from penstock.kernels.weights import Dense, Linear
 from penstock.models.decoder.rope import identity_table
 from penstock.models.towers.activation import activate
-from penstock.models.towers.attention_groups import Piece, empty_cache, pieces_of
-from penstock.models.towers.packed_layers import Norm, Products, packed_norm
+from penstock.models.towers.attention_groups import AttentionGroups, Piece, empty_cache
+from penstock.models.towers.captured_layers import CapturedLayers, LayerMemory
+from penstock.models.towers.packed_layers import Norm
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower_weights import Floats
+from penstock.models.towers.vision_layer import VisionLayer, is_float32, packed_layer
 from penstock.models.towers.vision_spec import VisionSpec
-from penstock.models.towers.vision_weights import (
-    TowerNorm,
-    VisionLayerWeights,
-    VisionWeights,
-)
+from penstock.models.towers.vision_weights import VisionWeights
 
 Tensor = TypeVar("Tensor")
 
@@ -51,12 +51,15 @@ class PatchRows:
     - `positions`: [N, W] float32, added to the patch embeddings; None: no positions.
     - `rope`: [N, rotary_dim] float32: the cosines, then the sines, of each patch's angles; None:
       nothing is rotated.
+    - `seen`: for each group of division 0, the group to whose rows it attends; None: its own. Only
+      for towers with one division.
     """
 
     patches: Floats | RowSource
     groups: tuple[tuple[int, ...], ...]
     positions: Floats | RowSource | None = None
     rope: Floats | None = None
+    seen: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,54 +79,119 @@ class VisionTower(Generic[Tensor]):
         self._patch = ops.pack_linear(weights.patch())
         self._class_row = _class_row(weights)
         self._embedding_norm = Norm.packed(ops, weights.embedding_norm(), spec.norm_eps)
-        self._layers: list[_Layer[Tensor]] = []
+        self._layers: list[VisionLayer[Tensor]] = []
         self._cache_dtype: CacheDtype = "f16"
         for index in range(spec.layers):
             kind, layer = spec.kinds[index] if spec.kinds else 0, weights.layer(index)
-            self._layers.append(_packed_layer(ops, spec, layer, kind))
-            if any(_is_float32(product.linear) for product in layer.qkv):
+            self._layers.append(packed_layer(ops, spec, layer, kind))
+            if any(is_float32(product.linear) for product in layer.qkv):
                 self._cache_dtype = "f32"
         self._final_norm = Norm.packed(ops, weights.final_norm(), spec.norm_eps)
+        self._is_capturable = not spec.head_norms and all(
+            layer.is_capturable for layer in self._layers
+        )
 
     def states(
-        self, ops: Ops[Tensor], rows: PatchRows
+        self, ops: Ops[Tensor], rows: PatchRows, budget: PieceBudget
     ) -> Generator[None, None, TowerStates[Tensor]]:
-        """Compute the states of `rows`, with a `yield` after each piece."""
-        spec = self.spec
-        residual = yield from self._embed(ops, rows)
+        """Compute the states of `rows`, with a `yield` after each piece. A captured layer is one
+        piece."""
+        residual = yield from self._embed(ops, rows, budget)
         count = residual.shape[0]
+        captured = self._captured(ops, rows, residual)
+        memory = captured.memory if captured else self._memory(ops, rows, residual)
+        taps = []
+        for stage in range(len(self._layers) + 1):
+            operations = self._row_operations(memory, stage)
+            if captured is not None:
+                budget.taken = count * operations
+                captured.replays[stage]()
+                yield
+            else:
+                for at in budget.slices(count, operations):
+                    self._compute(ops, memory, stage, at)
+                    yield
+            if stage - 1 in self.spec.taps:
+                taps.append(copied(memory.residual))
+        last = memory.residual
+        if self._final_norm is not None:
+            last = self._final_norm.apply(ops, last)
+        return TowerStates(copied(last) if captured else last, tuple(taps))
+
+    def _captured(
+        self, ops: Ops[Tensor], rows: PatchRows, residual: Tensor
+    ) -> CapturedLayers[Tensor] | None:
+        """Return the captured layers for rows of this shape, with the input `residual`. Return None
+        if the layers have to be computed kernel by kernel."""
+        graphs = ops.layer_graphs
+        if graphs is None or not self._is_capturable:
+            return None
+        rotated = None if rows.rope is None else rows.rope.shape
+        key = (self, tuple(map(tuple, rows.groups)), rows.seen, rotated)
+
+        def make(capture: Capture) -> CapturedLayers[Tensor]:
+            memory = self._memory(ops, rows, copied(residual))
+            every = slice(0, len(memory.residual))
+            stages = range(len(self._layers) + 1)
+            return CapturedLayers(
+                memory,
+                tuple(
+                    capture(partial(self._compute, ops, memory, stage, every)) for stage in stages
+                ),
+            )
+
+        captured = graphs.recall(key, make)
+        if captured is not None:
+            captured.load(residual, self._rope(ops, rows, 0)[0])
+        return captured
+
+    def _memory(self, ops: Ops[Tensor], rows: PatchRows, residual: Any) -> LayerMemory[Tensor]:
+        """Return the memory of the layers for `rows`, with the input `residual`."""
+        spec = self.spec
         extra = 1 if spec.class_token else 0
         groups = [[length + extra for length in division] for division in rows.groups]
-        table, positions = self._rope(ops, rows, count)
-        divisions = [pieces_of(ops, each, spec.piece_rows, positions) for each in groups]
+        table, positions = self._rope(ops, rows, len(residual))
         heads, dim = spec.num_heads, spec.head_dim
-        caches = [empty_cache(ops, groups, heads, dim, self._cache_dtype) for _ in range(2)]
-        queries, first = _rows_like(ops, residual), self._layers[0]
-        for piece in divisions[first.kind]:
-            normed = first.attention_norm.apply(ops, residual[piece.rows])
-            queries[piece.rows] = self._queries(ops, first, normed, table, piece, caches[0])
-            yield
-        taps = []
-        for index, layer in enumerate(self._layers):
-            own, other = caches[index % 2], caches[1 - index % 2]
-            following = self._layers[index + 1] if index + 1 < len(self._layers) else None
-            for number, piece in enumerate(divisions[layer.kind]):
-                at = piece.rows
-                seen = self._attention(ops, queries[at], piece, own)
-                x, residual[at] = self._block(ops, layer, seen, residual[at], following)
-                if following is not None:
-                    later = divisions[following.kind][number]
-                    queries[at] = self._queries(ops, following, x, table, later, other)
-                yield
-            if index in spec.taps:
-                taps.append(copied(residual))
-        if self._final_norm is not None:
-            residual = self._final_norm.apply(ops, residual)
-        return TowerStates(residual, tuple(taps))
+        return LayerMemory(
+            residual,
+            _rows_like(ops, residual),
+            table,
+            [AttentionGroups(ops, each, positions, rows.seen) for each in groups],
+            [empty_cache(ops, groups, heads, dim, self._cache_dtype) for _ in range(2)],
+        )
 
-    def _embed(self, ops: Ops[Tensor], rows: PatchRows) -> Generator[None, None, Any]:
+    def _row_operations(self, memory: LayerMemory[Tensor], stage: int) -> float:
+        """Return the floating-point operations of one row of a stage; see `_compute`."""
+        spec = self.spec
+        if stage == 0:
+            return 6 * spec.hidden_size**2
+        longest = memory.divisions[self._layers[stage - 1].kind].longest
+        return spec.row_operations + 4 * spec.hidden_size * longest
+
+    def _compute(
+        self, ops: Ops[Tensor], memory: LayerMemory[Tensor], stage: int, at: slice
+    ) -> None:
+        """Compute the rows `at` of a stage: stage 0 is the queries, keys and values of the first
+        layer; stage n is layer n - 1 and those of layer n."""
+        residual, queries = memory.residual, memory.queries
+        following = self._layers[stage] if stage < len(self._layers) else None
+        if stage == 0:
+            x = self._layers[0].attention_norm.apply(ops, residual[at])
+        else:
+            layer, own = self._layers[stage - 1], memory.caches[(stage - 1) % 2]
+            piece = memory.divisions[layer.kind].piece(at)
+            seen = self._attention(ops, queries[at], piece, own)
+            x, residual[at] = self._block(ops, layer, seen, residual[at], following)
+        if following is not None:
+            later, cache = memory.divisions[following.kind].piece(at), memory.caches[stage % 2]
+            queries[at] = self._queries(ops, following, x, memory.table, later, cache)
+
+    def _embed(
+        self, ops: Ops[Tensor], rows: PatchRows, budget: PieceBudget
+    ) -> Generator[None, None, Any]:
         """Return the embeddings [N, W] of the patches and class tokens."""
-        spec, step = self.spec, self.spec.piece_rows
+        spec = self.spec
+        operations = 2 * spec.hidden_size * spec.patch_columns
         groups = rows.groups[0] if self._class_row is not None else (len(rows.patches),)
         extra = 0 if self._class_row is None else 1
         count = sum(groups) + extra * len(groups)
@@ -133,12 +201,12 @@ class VisionTower(Generic[Tensor]):
             if self._class_row is not None:
                 embeddings[first] = ops.constant(self._class_row)
             first += extra
-            for piece in range(0, length, step):
-                part = slice(start + piece, start + min(piece + step, length))
+            for piece in budget.slices(length, operations):
+                part = slice(start + piece.start, start + piece.stop)
                 x: Any = ops.linear(ops.constant(rows.patches[part]), self._patch)
                 if rows.positions is not None:
                     x = x + ops.constant(rows.positions[part])
-                embeddings[first + piece : first + piece + len(x)] = x
+                embeddings[first + piece.start : first + piece.stop] = x
                 yield
             first, start = first + length, start + length
         if self._embedding_norm is not None:
@@ -157,7 +225,7 @@ class VisionTower(Generic[Tensor]):
     def _queries(
         self,
         ops: Ops[Tensor],
-        layer: _Layer[Tensor],
+        layer: VisionLayer[Tensor],
         normed: Tensor,
         table: Tensor,
         piece: Piece[Tensor],
@@ -177,7 +245,7 @@ class VisionTower(Generic[Tensor]):
         heads = (spec.num_heads, spec.num_heads, spec.head_dim)
         return ops.rope_cache(qkv, table, piece.inputs, cache, heads, head_norm)
 
-    def _normalize_values(self, ops: Ops[Tensor], qkv: Any, layer: _Layer[Tensor]) -> None:
+    def _normalize_values(self, ops: Ops[Tensor], qkv: Any, layer: VisionLayer[Tensor]) -> None:
         """Normalize each head of the values in place."""
         spec, rows = self.spec, len(qkv)
         first = 2 * spec.hidden_size
@@ -199,10 +267,10 @@ class VisionTower(Generic[Tensor]):
     def _block(
         self,
         ops: Ops[Tensor],
-        layer: _Layer[Tensor],
+        layer: VisionLayer[Tensor],
         seen: Tensor,
         residual: Tensor,
-        following: _Layer[Tensor] | None,
+        following: VisionLayer[Tensor] | None,
     ) -> tuple[Tensor, Tensor]:
         """Compute the rest of a layer after attention. Return the input of the following layer's
         attention and the new residual."""
@@ -222,58 +290,6 @@ class VisionTower(Generic[Tensor]):
             return following.attention_norm.add(ops, x, total)
         total = x + total
         return total, total
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer(Generic[Tensor]):
-    """The packed weights of one layer. `kind`: see `VisionSpec.kinds`."""
-
-    kind: int
-    attention_norm: Norm[Tensor]
-    qkv: Products[Tensor]
-    q_norm: Any
-    k_norm: Any
-    ones: Any
-    output: Products[Tensor]
-    attention_post_norm: Norm[Tensor] | None
-    attention_scale: Any
-    mlp_norm: Norm[Tensor]
-    up: Products[Tensor]
-    down: Products[Tensor]
-    mlp_post_norm: Norm[Tensor] | None
-    mlp_scale: Any
-
-
-def _packed_layer(
-    ops: Ops[Tensor], spec: VisionSpec, layer: VisionLayerWeights, kind: int
-) -> _Layer[Tensor]:
-    def head_norm(weight: Floats | None) -> Norm[Tensor] | None:
-        norm = None if weight is None else TowerNorm(weight, None)
-        return Norm.packed(ops, norm, spec.qk_norm_eps)
-
-    def factor(values: Floats | None) -> Any:
-        return None if values is None else ops.constant(values)
-
-    return _Layer(
-        kind=kind,
-        attention_norm=packed_norm(ops, layer.attention_norm, spec.norm_eps),
-        qkv=Products(ops, layer.qkv),
-        q_norm=head_norm(layer.q_norm),
-        k_norm=head_norm(layer.k_norm),
-        ones=ops.constant(np.ones(spec.head_dim, np.float32)) if spec.head_norms else None,
-        output=Products(ops, layer.output),
-        attention_post_norm=Norm.packed(ops, layer.attention_post_norm, spec.norm_eps),
-        attention_scale=factor(layer.attention_scale),
-        mlp_norm=packed_norm(ops, layer.mlp_norm, spec.norm_eps),
-        up=Products(ops, layer.up),
-        down=Products(ops, layer.down),
-        mlp_post_norm=Norm.packed(ops, layer.mlp_post_norm, spec.norm_eps),
-        mlp_scale=factor(layer.mlp_scale),
-    )
-
-
-def _is_float32(weight: Linear) -> bool:
-    return any(isinstance(part, Dense) and part.dtype == "f32" for part in weight.parts)
 
 
 def _class_row(weights: VisionWeights) -> Floats | None:

@@ -9,7 +9,13 @@ import numpy.typing as npt
 
 from penstock.kernels.weights import Dense, Linear
 from penstock.models.checkpoint.check_shapes import Shape
-from penstock.models.towers.tower_weights import Floats, TowerTensors, WeightType, find_root
+from penstock.models.towers.tower_weights import (
+    Floats,
+    TowerTensors,
+    WeightType,
+    find_root,
+    tower_linear,
+)
 from penstock.models.towers.vision_spec import VisionSpec
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.weight_slices import take_rows
@@ -118,7 +124,7 @@ class VisionWeights:
             ordered = np.ascontiguousarray(stored.transpose(0, 2, 3, 1)).reshape(len(stored), -1)
             matrix = Dense(ordered, matrix.dtype)
         bias = self._tensors.vector(f"{name}.bias") if spec.patch_bias else None
-        return Linear((matrix,), bias)
+        return tower_linear((matrix,), bias)
 
     def class_token(self) -> Floats | None:
         """Return the row that precedes the patches, [W]."""
@@ -170,7 +176,7 @@ class VisionWeights:
             linear = tensors.linear([layer + name], biased=biased)
             if spec.axis_pairs and name in self._names.qkv[:2]:
                 order = _axis_order(spec.num_heads, spec.head_dim)
-                linear = Linear((take_rows(linear.parts[0], order),), linear.bias)
+                linear = tower_linear((take_rows(linear.parts[0], order),), linear.bias)
             limits = self._limits(layer + name) if spec.clipped else None
             products.append(Product(linear, limits))
         return tuple(products)

@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from penstock.kernels.ops_interface import Ops
 from penstock.models.media.prepared import MediaKind, PreparedMedia
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.towers.tower import EncodedMedia
 from penstock.models.towers.tower_weights import TowerTensors
 from penstock.models.towers.whisper_encoder import WhisperEncoder
@@ -25,9 +26,9 @@ class WhisperTower(Generic[Tensor]):
         self._encoder = WhisperEncoder(spec.encoder, tensors, ops, ENCODER)
 
     def encode(
-        self, ops: Ops[Tensor], media: PreparedMedia
+        self, ops: Ops[Tensor], media: PreparedMedia, budget: PieceBudget
     ) -> Generator[None, None, EncodedMedia[Tensor]]:
-        states, _ = yield from self._encoder.encode(ops, media.array())
+        states, _ = yield from self._encoder.encode(ops, media.array(), budget)
         flat: Any = states
         return EncodedMedia(flat.reshape(1, -1))
 

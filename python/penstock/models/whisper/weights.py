@@ -10,7 +10,7 @@ import numpy as np
 from penstock.kernels.weights import Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape, check_shapes
 from penstock.models.towers.audio_spec import norm_shapes, qkv_linear, whisper_shapes
-from penstock.models.towers.tower_weights import TowerTensors
+from penstock.models.towers.tower_weights import TowerTensors, tower_linear
 from penstock.models.whisper.spec import WhisperSpec
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.quantize import Bits
@@ -65,7 +65,7 @@ class WhisperWeights:
         prefix = f"{DECODER}layers.{layer}.encoder_attn."
         parts = tuple(self.tensors.matrix(f"{prefix}{name}_proj.weight") for name in ("k", "v"))
         values = self.tensors.vector(f"{prefix}v_proj.bias")
-        return Linear(parts, np.concatenate([np.zeros_like(values), values]))
+        return tower_linear(parts, np.concatenate([np.zeros_like(values), values]))
 
 
 def _shapes(spec: WhisperSpec) -> dict[str, Shape]:

@@ -23,6 +23,7 @@ from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.embedding.embedder import Embedder
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.loader.model_loader import LoadedEmbedder
+from penstock.models.media.prepared import MediaKind
 from penstock.runtime.adapters import RuntimeAdapters, SlotAdapters, slot_adapters
 from penstock.runtime.cpu.embedding_inputs import (
     PooledToken,
@@ -63,6 +64,7 @@ class EmbeddingInfo(msgspec.Struct, frozen=True):
     `width`: numbers per embedding.
     `weight_bytes`: size of the packed weights.
     `memory_bytes`: sum of the memory formula.
+    `lone_kinds`: kinds of media of which one item without tokens is a sequence.
     """
 
     model_id: str
@@ -74,6 +76,7 @@ class EmbeddingInfo(msgspec.Struct, frozen=True):
     width: int
     weight_bytes: int
     memory_bytes: int
+    lone_kinds: frozenset[MediaKind] = frozenset()
 
 
 class EmbeddingRuntime(Protocol):
@@ -104,8 +107,8 @@ class EmbeddingRuntime(Protocol):
     ) -> Floats:
         """Compute the vectors [R, W] of `sequences`, valid until the next call.
 
-        `sequences`: token ids within the vocabulary. No sequence is empty, and together they fit
-        one step.
+        `sequences`: token ids within the vocabulary. No sequence is empty unless it is an item of
+        `lone_kinds`, and together they fit one step.
         `slots`: adapter slot of each sequence, negative for none; empty if no sequence has an
         adapter.
         `second_starts`: start of the second text of each sequence, or its length if it has none;

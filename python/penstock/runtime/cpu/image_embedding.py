@@ -1,4 +1,5 @@
-"""The CPU runtime of models that only embed images: the row that a tower returns is the vector."""
+"""The CPU runtimes of models that embed images alone, or images and texts apart: the row that a
+tower of images returns is the vector."""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
+from penstock.base.errors import ModelError
 from penstock.base.resources import available_cores
 from penstock.config import CPU_STEP_SIZES, EngineSettings
 from penstock.kernels.native import NativeOps, Pool
 from penstock.models.loader.image_embedder import LoadedImageEmbedder
-from penstock.runtime.cpu.embedding import EmbeddingInfo
+from penstock.runtime.cpu.embedding import EmbeddingInfo, NativeEmbedding
 from penstock.runtime.cpu.embedding_inputs import SequenceMedia
 from penstock.runtime.cpu.media_plans import rows_of
 from penstock.runtime.media import TowerMedia
@@ -23,7 +26,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class ImageEmbedding:
-    """An `EmbeddingRuntime` for a model without text. Each sequence is one item.
+    """An `EmbeddingRuntime` for a model or tower without text. Each sequence is one item.
 
     `available`: bytes of memory that the model must fit, None for no check. Raises ModelError if
     the model does not fit or its weights cannot be read.
@@ -53,6 +56,7 @@ class ImageEmbedding:
             width=model.width,
             weight_bytes=memory.tower_bytes,
             memory_bytes=needed,
+            lone_kinds=self.media.kinds,
         )
 
     def embed(
@@ -69,4 +73,53 @@ class ImageEmbedding:
 
     def close(self) -> None:
         """Release the towers and the encoded items."""
+        del self.media
+
+
+class ImageAndTextEmbedding:
+    """An `EmbeddingRuntime` for a model with a tower for images and one for texts. Each sequence is
+    one item or one text."""
+
+    adapters = None
+
+    def __init__(self, images: ImageEmbedding, texts: NativeEmbedding) -> None:
+        if images.info.width != texts.info.width:
+            raise ModelError(
+                f"{texts.info.model_id}: images have vectors of {images.info.width} numbers, but"
+                f" texts of {texts.info.width}"
+            )
+        self._images, self._texts = images, texts
+        self.media = images.media
+        self.report = f"images: {images.report}; texts: {texts.report}"
+        self.info = replace(
+            texts.info,
+            weight_bytes=images.info.weight_bytes + texts.info.weight_bytes,
+            memory_bytes=images.info.memory_bytes + texts.info.memory_bytes,
+            lone_kinds=images.info.lone_kinds,
+        )
+
+    def embed(
+        self,
+        sequences: Sequence[Sequence[int]],
+        slots: Sequence[int] = (),
+        second_starts: Sequence[int] = (),
+        media: Sequence[SequenceMedia] = (),
+    ) -> Floats:
+        """Return the vectors of the sequences; see `EmbeddingRuntime.embed`. A sequence has tokens
+        or one item."""
+        vectors = np.empty((len(sequences), self.info.width), np.float32)
+        texts = [row for row, tokens in enumerate(sequences) if tokens]
+        items = [row for row, tokens in enumerate(sequences) if not tokens]
+        if texts:
+            vectors[texts] = self._texts.embed([sequences[row] for row in texts])
+        if items:
+            vectors[items] = self._images.embed(
+                [()] * len(items), media=[media[row] for row in items]
+            )
+        return vectors
+
+    def close(self) -> None:
+        """Release both towers."""
+        self._texts.close()
+        self._images.close()
         del self.media

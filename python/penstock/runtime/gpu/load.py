@@ -23,6 +23,7 @@ from penstock.runtime.gpu.memory import DeviceMemoryPlan, cache_item_bytes, plan
 from penstock.runtime.gpu.model import DeviceModel
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.gpu.sampler import MakeSampler, SingleDeviceSampler
+from penstock.runtime.gpu.tower_graphs import MAX_GRAPH_BYTES
 from penstock.runtime.media_memory import media_memory
 from penstock.runtime.protocol import RuntimeInfo
 
@@ -133,6 +134,7 @@ def plan_sizes(
     """
     media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
     packed_bytes = weight_bytes(model, settings, ops) + media.total_bytes
+    packed_bytes += MAX_GRAPH_BYTES if model.media else 0
     memory = plan_device_memory(model.spec, packed_bytes, settings, free_bytes)
     _log_reduced_sizes(memory, settings)
     available = available_bytes()
@@ -220,12 +222,12 @@ def build_runtime(
     on_stage("slots")
     on_gpu = torch.device(ops.device).type == "cuda"
     stream = torch.cuda.Stream(ops.device) if on_gpu else None
-    # The ranks of a tensor-parallel model do not share encoded media.
-    towers = device_towers(model, ops, stream) if communicator is SINGLE_RANK else None
     media = None
-    if towers is not None:
-        sizes = (memory.sizes.max_num_seqs, memory.step_tokens)
-        media = DeviceMedia(model, towers, ops, *sizes)
+    if model.media:
+        towers = None
+        if communicator.rank == 0:
+            towers = device_towers(model, ops, stream, graphs=graphs)
+        media = DeviceMedia(model, towers, ops, memory.sizes.max_num_seqs, memory.step_tokens)
     runtime = GpuRuntime(
         ops,
         device_model,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,10 @@ import torch
 from penstock.kernels.ops_interface import MediaRows, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.loader.model_loader import LoadedModel
+from penstock.models.towers.tower import EncodedMedia
+from penstock.runtime.gpu.cuda_graphs import CudaCapturer
 from penstock.runtime.gpu.host_transfers import HostTransfers
+from penstock.runtime.gpu.tower_graphs import TowerGraphs
 from penstock.runtime.media import TowerMedia, tower_media
 from penstock.runtime.media_rows import MediaTable
 from penstock.scheduler.types import Chunk, StepPlan
@@ -39,30 +43,37 @@ def launching(device: torch.device, stream: Any) -> Iterator[None]:
 class DeviceMedia:
     """The media of a model on a device.
 
-    `towers`: the towers and the encoded items.
+    `towers`: the towers; None on a rank other than 0, which gets encoded items from rank 0.
+    `encoded`: the encoded items, by digest.
     `table`: the media of the rows. Its buffers are on the device.
     """
 
     def __init__(
         self,
         model: LoadedModel,
-        towers: TowerMedia[torch.Tensor],
+        towers: TowerMedia[torch.Tensor] | None,
         ops: TorchOps,
         max_num_seqs: int,
         step_tokens: int,
     ) -> None:
-        def zeros(shape: tuple[int, int]) -> torch.Tensor:
-            return torch.zeros(shape, dtype=ops.dtype, device=ops.device)
-
         self.towers = towers
+        self.encoded: dict[bytes, EncodedMedia[Any]] = {} if towers is None else towers.encoded
+        self._width = model.spec.hidden_size
+        self._ops = ops
         self.table = MediaTable(
-            towers.encoded,
+            self.encoded,
             max_num_seqs,
             step_tokens,
-            model.spec.hidden_size,
+            self._width,
             has_axes=bool(model.spec.rope.axes),
-            zeros=zeros,
+            zeros=self._zeros,
         )
+
+    def empty_item(self, rows: int, deep: int) -> EncodedMedia[torch.Tensor]:
+        """Return an item of `rows` rows, with `deep` tensors of DeepStack rows, to copy an encoded
+        item into."""
+        first, *others = (self._zeros((rows, self._width)) for _ in range(1 + deep))
+        return EncodedMedia(first, tuple(others))
 
     def is_plain(self, plan: StepPlan) -> bool:
         """Return whether the step needs no media and no positions but those of the device."""
@@ -102,18 +113,28 @@ class DeviceMedia:
         )
         return replace(inputs, media=on_device)
 
+    def _zeros(self, shape: tuple[int, int]) -> torch.Tensor:
+        return torch.zeros(shape, dtype=self._ops.dtype, device=self._ops.device)
+
 
 def device_towers(
-    model: LoadedModel, ops: TorchOps, stream: Any
+    model: LoadedModel, ops: TorchOps, stream: Any, *, graphs: bool = True
 ) -> TowerMedia[torch.Tensor] | None:
     """Pack the towers of a model for a device. Return None for a model without towers. `stream`:
-    see `launching`."""
-
-    def as_rows(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(ops.dtype).clone(memory_format=torch.contiguous_format)
-
-    def is_finite(rows: torch.Tensor) -> bool:
-        return bool(torch.isfinite(rows).all())
-
+    see `launching`. `graphs`: False launches their layers kernel by kernel."""
     device = torch.device(ops.device)
-    return tower_media(model, ops, as_rows, lambda: launching(device, stream), is_finite)
+    if graphs and device.type == "cuda":
+        ops.layer_graphs = TowerGraphs(CudaCapturer(stream))
+    return tower_media(
+        model, ops, partial(kept_rows, ops), partial(launching, device, stream), all_finite
+    )
+
+
+def kept_rows(ops: TorchOps, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tower's result on the device, in the type of activations."""
+    return tensor.to(ops.dtype).clone(memory_format=torch.contiguous_format)
+
+
+def all_finite(rows: torch.Tensor) -> bool:
+    """Return whether all numbers of a tensor are finite. Waits for the device."""
+    return bool(torch.isfinite(rows).all())

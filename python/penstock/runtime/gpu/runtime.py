@@ -59,7 +59,7 @@ class GpuRuntime:
     `stream`: the stream on which steps are launched, None on a CPU (tests).
     `graphs`: False launches every step kernel by kernel.
     `sampler`: creates the sampler.
-    `media`: the towers and the media of the rows; None for a model that reads only text.
+    `device_media`: the towers and the media of the rows; None for a model that reads only text.
 
     The model's KV cache must have one block more than `info.cache_blocks`, for padding.
     """
@@ -78,7 +78,7 @@ class GpuRuntime:
         sampler: MakeSampler = SingleDeviceSampler,
         media: DeviceMedia | None = None,
     ) -> None:
-        self._media = media
+        self.device_media = media
         self._ops, self._model = ops, model
         self._info, self._report = info, report
         self._device = torch.device(ops.device)
@@ -144,7 +144,7 @@ class GpuRuntime:
 
     @property
     def media(self) -> RuntimeMedia | None:
-        return None if self._media is None else self._media.towers
+        return None if self.device_media is None else self.device_media.towers
 
     @property
     def adapters(self) -> DeviceAdapters | None:
@@ -157,7 +157,7 @@ class GpuRuntime:
 
     def warm(self, *rows: int, form: StepForm = DEVICE_SAMPLING) -> None:
         """Capture the graphs for decode steps with these numbers of rows."""
-        with self._launching():
+        with self.launching():
             for count in rows:
                 self._graphs.make(self._graphs.size_for(count), form)
 
@@ -165,7 +165,7 @@ class GpuRuntime:
         """Launch a captured decode step of `rows` padding rows, to measure a step without
         contexts."""
         size = self._graphs.size_for(rows)
-        with self._launching():
+        with self.launching():
             self._clear(size, form)
             self._graphs.replay(size, form)
 
@@ -175,7 +175,7 @@ class GpuRuntime:
         sampled = [chunk.row for chunk in plan.chunks if chunk.samples]
         on_device = masks is None and not self._rows.need_cpu(sampled)
         on_device &= not any(chunk.draft_tokens or chunk.num_scores for chunk in plan.chunks)
-        with self._launching():
+        with self.launching():
             if self._adapters is not None:
                 self._adapters.await_slots(admit.adapter_slot for admit in plan.admissions)
             if self._cpu_kv_cache is not None:
@@ -239,16 +239,17 @@ class GpuRuntime:
         del self._graphs
         if self._cpu_kv_cache is not None:
             self._cpu_kv_cache.close()
-        self._cpu_kv_cache = self._adapters = self._media = None
+        self._cpu_kv_cache = self._adapters = self.device_media = None
         self._model.close()
 
-    def _launching(self) -> AbstractContextManager[None]:
+    def launching(self) -> AbstractContextManager[None]:
+        """Select the device and the stream of steps for the calling thread."""
         return launching(self._device, self._stream)
 
     def _launch(self, plan: StepPlan, *, samples: bool) -> Results:
         """Launch a step: a decode step as a graph, a step with prefill kernel by kernel. Return its
         logits, and its tokens if the device samples."""
-        media = self._media
+        media = self.device_media
         if media is not None and media.is_plain(plan):
             media = None
         decode = is_decode(plan) and media is None

@@ -24,7 +24,7 @@ SampledTokens = tuple[tuple[int, tuple[int, ...]], ...]
 """Pairs of a row and the tokens sampled for it. A row whose logits were not finite is left out."""
 
 Broadcast = Callable[[torch.Tensor], torch.Tensor]
-"""Copies the tokens of rank 0 to every rank, in place, and returns them."""
+"""Copies a tensor of rank 0 to every rank, in place, and returns it."""
 
 
 class DeviceSampler(Protocol):
@@ -45,7 +45,7 @@ class SingleDeviceSampler:
 
     def __init__(self, ops: TorchOps, rows: RowTable) -> None:
         self._ops = ops
-        self._sampler = Sampler(rows, _CpuSampler(ops))
+        self._sampler = Sampler(rows, CpuSampler(ops))
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         tokens: torch.Tensor = self._ops.sample(logits, rows)
@@ -112,7 +112,7 @@ def tokens_of(result: StepResult) -> SampledTokens:
     return tuple((row, tuple(sampled)) for row, sampled in tokens.items())
 
 
-class _CpuSampler:
+class CpuSampler:
     """`SamplingOps` for steps in which the CPU takes part in sampling. Logits are tensors on the
     device; all other arguments and the results are numpy arrays."""
 

@@ -24,6 +24,8 @@ EXTRA: Final = "image models need more packages: pip install 'penstock[images]'"
 NEEDED: Final = frozenset({"prompt", "height", "width", "generator", "callback_on_step_end"})
 WORK_FACTOR: Final = 1.25
 """Memory that a pipeline needs, as a multiple of its weights."""
+Z_IMAGE_TURBO_SHIFT: Final = 3.0
+"""`shift` of the schedule of Z-Image-Turbo; that of Z-Image is 6."""
 
 
 def load_painter(
@@ -89,13 +91,13 @@ def _place(pipeline: Any, device: torch.device, weight_bytes: int) -> None:
 class DiffusersPainter:
     """A `Painter` of a text-to-image pipeline of diffusers.
 
-    An image has the pipeline's own number of steps and guidance, except for models that were
-    distilled to few steps (see `few_step_options`).
+    An image has the pipeline's own number of steps and guidance, except for the models of
+    `advised_options`.
     """
 
     def __init__(self, pipeline: Any, files: ModelFiles, weight_bytes: int, where: str) -> None:
         self._pipeline = pipeline
-        self._options = few_step_options(pipeline)
+        self._options = advised_options(pipeline)
         self._parameters = inspect.signature(pipeline.__call__).parameters
         multiple = _multiple(pipeline)
         self.info = PainterInfo(files.model_id, fingerprint(files), multiple, weight_bytes)
@@ -138,14 +140,21 @@ class DiffusersPainter:
         return file.getvalue()
 
 
-def few_step_options(pipeline: Any) -> dict[str, Any]:
-    """Return the options of pipelines that were distilled to few steps: FLUX.1-schnell, which has
-    no guidance embedding, and Z-Image-Turbo. Empty for other pipelines."""
+def advised_options(pipeline: Any) -> dict[str, Any]:
+    """Return the options that the authors of a model advise, if the defaults of its pipeline are
+    others.
+
+    - FLUX.1-schnell, which has no guidance embedding, and Z-Image-Turbo, whose schedule differs
+      from that of Z-Image, were distilled to few steps without guidance.
+    - Qwen-Image has guidance only with a negative prompt, which may be a space.
+    """
     name = type(pipeline).__name__
     if name == "FluxPipeline" and not pipeline.transformer.config.guidance_embeds:
         return {"num_inference_steps": 4, "guidance_scale": 0.0}
-    if name == "ZImagePipeline":
-        return {"num_inference_steps": 9, "guidance_scale": 0.0}
+    if name == "ZImagePipeline" and pipeline.scheduler.config.shift == Z_IMAGE_TURBO_SHIFT:
+        return {"num_inference_steps": 8, "guidance_scale": 0.0}
+    if name == "QwenImagePipeline":
+        return {"negative_prompt": " "}
     return {}
 
 

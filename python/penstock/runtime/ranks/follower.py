@@ -12,13 +12,16 @@ from penstock.base.errors import ServiceError
 from penstock.kernels.lora_slots import PackedAdapter
 from penstock.runtime.gpu.adapters import DeviceAdapters
 from penstock.runtime.gpu.runtime import GpuRuntime
-from penstock.runtime.gpu.sampler import SampledTokens
+from penstock.runtime.gpu.sampler import Broadcast, SampledTokens
+from penstock.runtime.ranks.media import ReceivedMedia
 from penstock.runtime.ranks.messages import (
     Channel,
     Clear,
     Collect,
     Drop,
+    DropMedia,
     Install,
+    KeepMedia,
     LoadShard,
     PackAdapter,
     PackAnswer,
@@ -63,12 +66,18 @@ class Follower:
     `runtime`: its sampler also reads from `steps`.
     `steps`: receives messages in the order of the steps.
     `adapters`: receives adapters, which a separate thread packs.
+    `broadcast`: receives a tensor of rank 0.
     """
 
     def __init__(
-        self, runtime: GpuRuntime, steps: Channel[ToRank], adapters: Channel[ToPacker]
+        self,
+        runtime: GpuRuntime,
+        steps: Channel[ToRank],
+        adapters: Channel[ToPacker],
+        broadcast: Broadcast,
     ) -> None:
         self._runtime = runtime
+        self._media = ReceivedMedia(runtime, broadcast)
         self._steps = steps
         self._incoming = adapters
         self._packed: dict[int, PackedAdapter] = {}
@@ -106,6 +115,10 @@ class Follower:
                 self._adapters.clear(slot)
             case Drop(ticket):
                 self._packed.pop(ticket, None)
+            case KeepMedia():
+                self._media.keep(message)
+            case DropMedia(digest):
+                self._media.drop(digest)
             case LoadShard() | SampledOnCpu():
                 raise AssertionError(f"unexpected message {message}")
 

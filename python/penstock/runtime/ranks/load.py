@@ -32,6 +32,7 @@ from penstock.runtime.gpu.load import build_runtime, open_device, plan_sizes
 from penstock.runtime.gpu.memory import DeviceMemoryPlan
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.gpu.sampler import FollowerSampler, LeaderSampler
+from penstock.runtime.own_adapters import with_own_adapters
 from penstock.runtime.ranks.follower import receive_tokens
 from penstock.runtime.ranks.messages import (
     Channel,
@@ -71,6 +72,7 @@ def start_tensor_parallel_runtime(
         )
     bits = integer_bits(settings)
     model = load_model(files, settings.dtype, float8="float8", bits=bits)
+    settings = with_own_adapters(settings, model.media_spec)
     shard = shard_model(model, 0, len(devices))
     opened = _open(settings, devices[0])
     with ExitStack() as undo:
@@ -111,7 +113,8 @@ def start_follower(
     """Return the runtime of a rank other than 0. `send_status`: called with the progress of the
     start. Raises ModelError if this rank cannot start."""
     opened = _open(task.settings, task.device)
-    files = ModelFiles(task.model_id, task.kind, Path(task.path))
+    mmproj = None if task.mmproj is None else Path(task.mmproj)
+    files = ModelFiles(task.model_id, task.kind, Path(task.path), mmproj)
     bits = integer_bits(task.settings)
     model = load_model(files, task.settings.dtype, float8="float8", bits=bits)
     shard = shard_model(model, task.rank, task.count)

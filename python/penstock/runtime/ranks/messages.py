@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 class RankTask(msgspec.Struct, frozen=True):
     """The line of JSON that a rank reads from standard input.
 
-    `model_id`, `kind`, `path`: fields of `ModelFiles`.
+    `model_id`, `kind`, `path`, `mmproj`: fields of `ModelFiles`.
     `rank`, `count`: number of this rank, and number of all ranks.
     `rendezvous`: the file through which the ranks connect.
     `steps`, `adapters`: file descriptors of the rank's sockets.
@@ -47,6 +47,7 @@ class RankTask(msgspec.Struct, frozen=True):
     rendezvous: str
     steps: int
     adapters: int
+    mmproj: str | None = None
 
 
 class RankStatus(msgspec.Struct, frozen=True):
@@ -87,7 +88,6 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 class SampledOnCpu(msgspec.Struct, frozen=True, tag="sampled"):
     """The tokens that the CPU of rank 0 sampled in the last submitted step."""
 
-    """The tokens that rank 0's CPU sampled in the last submitted step."""
     tokens: SampledTokens
 
 
@@ -105,7 +105,6 @@ class Install(msgspec.Struct, frozen=True, tag="install"):
 class Clear(msgspec.Struct, frozen=True, tag="clear"):
     """Clears the adapter slot `slot`."""
 
-    """Clear an adapter slot."""
     slot: int
 
 
@@ -116,7 +115,36 @@ class Drop(msgspec.Struct, frozen=True, tag="drop"):
     ticket: int
 
 
-ToRank = LoadShard | Warm | Step | SampledOnCpu | Collect | Install | Clear | Drop
+class KeepMedia(msgspec.Struct, frozen=True, tag="keep_media"):
+    """Announces an encoded item, whose tensors rank 0 broadcasts next.
+
+    `rows`: number of its rows.
+    `deep`: number of its tensors of DeepStack rows.
+    """
+
+    digest: bytes
+    rows: int
+    deep: int
+
+
+class DropMedia(msgspec.Struct, frozen=True, tag="drop_media"):
+    """Forgets an encoded item."""
+
+    digest: bytes
+
+
+ToRank = (
+    LoadShard
+    | Warm
+    | Step
+    | SampledOnCpu
+    | Collect
+    | Install
+    | Clear
+    | Drop
+    | KeepMedia
+    | DropMedia
+)
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):

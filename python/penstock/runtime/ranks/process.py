@@ -52,7 +52,7 @@ def main() -> int:
     except ModelError as error:
         send_status(RankStatus("failed", str(error)))
         return 1
-    follower = Follower(runtime, steps, adapters)
+    follower = Follower(runtime, steps, adapters, communicator.broadcast)
     gc.freeze()
     gc.enable()
     send_status(RankStatus("ready"))

@@ -18,7 +18,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -127,6 +128,7 @@ class RankProcessGroup:
                 model_id=files.model_id,
                 kind=files.kind,
                 path=str(files.path),
+                mmproj=None if files.mmproj is None else str(files.mmproj),
                 rank=number,
                 count=len(devices),
                 device=devices[number],
@@ -260,3 +262,14 @@ class RankProcessGroup:
             )
             shutil.rmtree(self._folder, ignore_errors=True)
             self._on_rank_lost()
+
+
+@contextmanager
+def checking_ranks(processes: RankProcessGroup) -> Iterator[None]:
+    """If an error occurs in the `with` block, end this process if another rank has ended, because
+    that is then the cause."""
+    try:
+        yield
+    except (OSError, RuntimeError):
+        processes.end_if_rank_died()
+        raise

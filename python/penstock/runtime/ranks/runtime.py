@@ -6,8 +6,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
@@ -23,8 +22,9 @@ from penstock.runtime.gpu.adapters import DeviceAdapters
 from penstock.runtime.gpu.cuda_graphs import StepForm
 from penstock.runtime.gpu.runtime import DEVICE_SAMPLING, GpuRuntime
 from penstock.runtime.protocol import Masks, RuntimeInfo
+from penstock.runtime.ranks.media import TensorParallelMedia
 from penstock.runtime.ranks.messages import Clear, Collect, Drop, Install, Step, Warm, send_adapter
-from penstock.runtime.ranks.process_group import RankProcess, RankProcessGroup
+from penstock.runtime.ranks.process_group import RankProcess, RankProcessGroup, checking_ranks
 from penstock.scheduler.types import StepPlan, StepResult
 
 LEAVE_TIMEOUT_S: Final = 5.0
@@ -52,6 +52,9 @@ class TensorParallelRuntime:
         self._processes = processes
         self._communicator = communicator
         self._last_restored = 0
+        self._media: TensorParallelMedia | None = None
+        if own.media is not None:
+            self._media = TensorParallelMedia(own, processes, communicator.broadcast)
         self._adapters: TensorParallelAdapters | None = None
         if own.adapters is not None:
             self._adapters = TensorParallelAdapters(own.adapters, processes, spec)
@@ -65,9 +68,8 @@ class TensorParallelRuntime:
         return self._own.report
 
     @property
-    def media(self) -> None:
-        """The towers: none, because the ranks do not share encoded media."""
-        return None
+    def media(self) -> TensorParallelMedia | None:
+        return self._media
 
     @property
     def adapters(self) -> TensorParallelAdapters | None:
@@ -81,7 +83,7 @@ class TensorParallelRuntime:
 
     def warm(self, *rows: int, form: StepForm = DEVICE_SAMPLING) -> None:
         """Capture the graphs for decode steps with these numbers of rows, on every rank."""
-        with self._checking_ranks():
+        with checking_ranks(self._processes):
             self._processes.send_all(Warm(rows, form))
             self._own.warm(*rows, form=form)
 
@@ -92,7 +94,7 @@ class TensorParallelRuntime:
         sent = plan
         if plan.awaits < self._last_restored:
             sent = msgspec.structs.replace(plan, awaits=self._last_restored)
-        with self._checking_ranks():
+        with checking_ranks(self._processes):
             if self._adapters is not None:
                 self._adapters.send_drops()
             self._processes.send_all(Step(sent, masks is not None))
@@ -100,7 +102,7 @@ class TensorParallelRuntime:
 
     def collect(self) -> StepResult:
         """Wait for the oldest step in flight and return its result; see `Runtime.collect`."""
-        with self._checking_ranks():
+        with checking_ranks(self._processes):
             self._processes.send_all(Collect())
             result = self._own.collect()
         self._last_restored = result.last_restored
@@ -124,20 +126,10 @@ class TensorParallelRuntime:
         """Release memory and threads, end the processes of the other ranks, and remove their
         sockets and files. See `Runtime.close`."""
         self._processes.disconnect()
-        self._adapters = None
+        self._adapters = self._media = None
         self._own.close()
         leave(self._communicator)
         self._processes.close()
-
-    @contextmanager
-    def _checking_ranks(self) -> Iterator[None]:
-        """If an error occurs in the `with` block, end this process if another rank has ended,
-        because that is then the cause."""
-        try:
-            yield
-        except (OSError, RuntimeError):
-            self._processes.end_if_rank_died()
-            raise
 
 
 class _PackedShards:

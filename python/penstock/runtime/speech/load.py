@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.models.hub.model_files import ModelFiles, fingerprint
-from penstock.models.speech.speech_files import kokoro_files
+from penstock.models.speech.speech_files import kokoro_files, transformers_weights
 from penstock.runtime.speech.speaker import Speaker, memory_bytes
 
 
@@ -28,7 +28,7 @@ def _weight_bytes(files: ModelFiles) -> int:
     if files.path.is_file():
         return files.path.stat().st_size
     kokoro = kokoro_files(files.path)
-    weights = [kokoro.model] if kokoro is not None else files.path.rglob("*.safetensors")
+    weights = [kokoro.model] if kokoro is not None else transformers_weights(files.path)
     return sum(path.stat().st_size for path in weights)
 
 

@@ -1,8 +1,8 @@
-"""Speech models that transformers runs: VITS (also Meta's MMS) and Dia."""
+"""Speech models that transformers runs: VITS (also Meta's MMS), Dia and CSM."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +21,13 @@ MAX_PIECE_TOKENS: Final = 1024
 MIN_TOKENS: Final = 2
 """VITS puts blanks around every symbol, so that a text without symbols has one token."""
 SPEAKER_TAGS: Final = ("S1", "S2")
-DIA_SEED: Final = 1
-"""Dia draws a voice for every piece. The same seed gives the pieces of a text similar voices."""
+SEED: Final = 1
+"""Dia and CSM draw a voice for every piece. The same seed gives the pieces of a text similar
+voices."""
+CSM_SPEAKERS: Final = tuple(str(number) for number in range(10))
+PAUSE_S: Final = 2.0
+LONGEST_TOKEN_S: Final = 0.5
+"""CSM may fail to stop: a piece lasts at most PAUSE_S, and this time per token."""
 AUDIO_TOKENIZER: Final = "audio_tokenizer"
 
 
@@ -43,7 +48,7 @@ def load_transformers_speaker(files: ModelFiles, settings: EngineSettings) -> Sp
     device = torch.device(choose_device(settings))
     kind = model_type(files.path / "config.json")
     try:
-        return VitsSpeaker(files, device) if kind == "vits" else DiaSpeaker(files, device)
+        return SPEAKERS[kind](files, device)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{files.path}: transformers cannot load it: {error}") from None
 
@@ -158,7 +163,7 @@ class DiaSpeaker:
 
     def speak(self, piece: Tokens, voice: str, speed: float) -> Samples:
         ids = torch.tensor([piece], device=self._device)
-        torch.manual_seed(DIA_SEED)
+        torch.manual_seed(SEED)
         with torch.inference_mode():
             codes = self._model.generate(
                 input_ids=ids, attention_mask=torch.ones_like(ids), **self._start
@@ -168,6 +173,57 @@ class DiaSpeaker:
 
     def close(self) -> None:
         """Do nothing: the weights are freed with this object."""
+
+
+class CsmSpeaker:
+    """A `Speaker` of Sesame's CSM, which writes the codes of its own Mimi codec. Its voices are the
+    numbers of speakers. It cannot change its speed."""
+
+    def __init__(self, files: ModelFiles, device: torch.device) -> None:
+        from transformers import AutoTokenizer, CsmForConditionalGeneration
+
+        model: Any = CsmForConditionalGeneration.from_pretrained(
+            files.path, use_safetensors=True, local_files_only=True
+        )
+        self._tokenizer = AutoTokenizer.from_pretrained(files.path, local_files_only=True)
+        self._model = model.to(device).eval()
+        self._device = device
+        codec = model.codec_model.config
+        self._frame_rate = codec.frame_rate
+        self.info = _info(files, codec.sampling_rate, CSM_SPEAKERS, _weight_bytes(model))
+        self.report = _report(self.info, device)
+
+    def pieces(self, sentence: str, voice: str) -> Sequence[Tokens]:
+        if not any(symbol.isalnum() for symbol in sentence):
+            return []
+        number = voice if voice in CSM_SPEAKERS else CSM_SPEAKERS[0]
+        # The names of special tokens in a client's text must not act as such.
+        made = self._tokenizer(f"[{number}]{sentence}", split_special_tokens=True)
+        return [tuple(made.input_ids[:MAX_PIECE_TOKENS])]
+
+    def speak(self, piece: Tokens, voice: str, speed: float) -> Samples:
+        ids = torch.tensor([piece], device=self._device)
+        longest_s = PAUSE_S + LONGEST_TOKEN_S * len(piece)
+        torch.manual_seed(SEED)
+        with torch.inference_mode():
+            (audio,) = self._model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=int(longest_s * self._frame_rate),
+                output_audio=True,
+            )
+        return _samples(audio)
+
+    def close(self) -> None:
+        """Do nothing: the weights are freed with this object."""
+
+
+SPEAKERS: Final[dict[str, Callable[[ModelFiles, torch.device], Speaker]]] = {
+    "csm": CsmSpeaker,
+    "dia": DiaSpeaker,
+    "vits": VitsSpeaker,
+}
+"""`model_type` of a config.json -> the class that runs the model."""
 
 
 def _codec(folder: Path) -> str:

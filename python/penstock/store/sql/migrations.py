@@ -13,6 +13,9 @@ from penstock.config import SettingsError
 from penstock.store.sql.database import Database, write_in
 from penstock.store.sql.probe import VERSION
 from penstock.store.sql.schema import (
+    chat_attachments,
+    chat_messages,
+    chats,
     identity,
     metadata,
     response_events,
@@ -57,8 +60,19 @@ def _add_containers(connection: Connection) -> None:
         connection.execute(text(f"ALTER TABLE responses ADD COLUMN {column}"))
 
 
+def _add_chats(connection: Connection) -> None:
+    for table in (chats, chat_messages, chat_attachments):
+        table.create(connection)
+
+
 # STEPS[k] migrates version k + 1 to version k + 2.
-STEPS: Final[tuple[Step, ...]] = (_add_response_events, _add_sizes, _name_bodies, _add_containers)
+STEPS: Final[tuple[Step, ...]] = (
+    _add_response_events,
+    _add_sizes,
+    _name_bodies,
+    _add_containers,
+    _add_chats,
+)
 assert len(STEPS) + 1 == VERSION
 # The key of Penstock's advisory lock in PostgreSQL.
 LOCK_KEY: Final = 0x70656E73746F636B

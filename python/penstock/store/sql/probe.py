@@ -17,7 +17,7 @@ from typing import Final
 from penstock.base.ids import new_id
 from penstock.config import StoreSettings
 
-VERSION: Final = 5
+VERSION: Final = 6
 """The current version of the tables; see `migrations`."""
 SQLITE: Final = "sqlite:///"
 LOCK_TIMEOUT_S: Final = 0.5

@@ -170,3 +170,53 @@ skill_versions: Final = Table(
     Column("body", Text(128), nullable=False),
     Column("size_bytes", BigInteger, nullable=False, server_default="0"),
 )
+
+# The chats of the web page. `words`: the title, case-folded for searches.
+chats: Final = Table(
+    "chats",
+    metadata,
+    Column("id", Text(128), primary_key=True),
+    Column("title", Text(), nullable=False),
+    Column("words", Text(), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("settings", LargeBinary, nullable=False),
+    Column("tail", Text(128)),
+    Index("chats_by_update", "updated_at", "id"),
+)
+
+# `text`: the text of the message; `words`: the same, case-folded for searches.
+chat_messages: Final = Table(
+    "chat_messages",
+    metadata,
+    _sequence(),
+    Column("id", Text(128), nullable=False, unique=True),
+    Column("chat_id", Text(128), ForeignKey("chats.id"), nullable=False),
+    Column("parent", Text(128)),
+    Column("role", Text(16), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("status", Text(16), nullable=False),
+    Column("blocks", LargeBinary, nullable=False),
+    Column("info", LargeBinary, nullable=False),
+    Column("text", Text(), nullable=False),
+    Column("words", Text(), nullable=False),
+    Column("owner", Text(128), nullable=False),
+    Column("heartbeat_at", BigInteger, nullable=False),
+    Column("stop_requested", Boolean, nullable=False),
+    Index("chat_messages_by_chat", "chat_id"),
+)
+
+# `chat_id` is null until a message uses the attachment. `body`: the name of the content in Blobs.
+chat_attachments: Final = Table(
+    "chat_attachments",
+    metadata,
+    _sequence(),
+    Column("id", Text(128), nullable=False, unique=True),
+    Column("chat_id", Text(128), ForeignKey("chats.id")),
+    Column("name", Text(), nullable=False),
+    Column("mime_type", Text(), nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("body", Text(192), nullable=False),
+    Index("chat_attachments_by_chat", "chat_id"),
+)

@@ -105,3 +105,8 @@ class AnswerSyntax:
 
     calls: ToolSyntax | Harmony | None = None
     reasoning: ReasoningSyntax | None = None
+
+    @property
+    def reasons(self) -> bool:
+        """Whether the model writes reasoning."""
+        return self.reasoning is not None or isinstance(self.calls, Harmony)

@@ -47,6 +47,12 @@ class ThreadRanks:
     def all_gather(self, y: torch.Tensor, columns: int) -> torch.Tensor:
         return torch.cat(self._meeting.exchange(self.rank, y), dim=1)[:, :columns]
 
+    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
+        return x.copy_(self._meeting.exchange(self.rank, x.clone())[0])
+
+    def close(self) -> None:
+        """Release nothing: the ranks end with their threads."""
+
 
 def on_ranks(count: int, work: Callable[[ThreadRanks], T]) -> list[T]:
     """Run `work` on each of `count` ranks and return the results. The first error ends all."""

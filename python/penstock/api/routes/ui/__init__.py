@@ -1,0 +1,1 @@
+"""Endpoints under `/ui/api`: what the web page needs beside the public API."""

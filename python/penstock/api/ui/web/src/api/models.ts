@@ -1,0 +1,55 @@
+/** Models, downloads, metrics and the request log. */
+
+import { getJson, getText, sendJson } from "./client";
+import type { CatalogueEntry, Pull, RequestEntry, ServerInfo } from "./types";
+
+export function getInfo(signal?: AbortSignal): Promise<ServerInfo> {
+  return getJson("/ui/api/info", { signal });
+}
+
+/** The status of a model. `error`: the reason why it could not be loaded. */
+export interface ModelStatus {
+  model_id: string;
+  status: "loaded" | "unloaded" | "reloading";
+  error?: string;
+}
+
+/** Load a model; the answer arrives when the model is loaded. */
+export function loadModel(id: string): Promise<ModelStatus> {
+  return sendJson("POST", "/v1/models/reload", { model_id: id });
+}
+
+export function unloadModel(id: string): Promise<ModelStatus> {
+  return sendJson("POST", "/v1/models/unload", { model_id: id });
+}
+
+export function getModelStatus(id: string): Promise<ModelStatus> {
+  return sendJson("POST", "/v1/models/status", { model_id: id });
+}
+
+/** Return the names of models that can be downloaded. */
+export function getCatalogue(): Promise<CatalogueEntry[]> {
+  return getJson("/ui/api/models/catalogue");
+}
+
+export function startPull(model: string): Promise<Pull> {
+  return sendJson("POST", "/ui/api/models/pull", { model });
+}
+
+export function listPulls(signal?: AbortSignal): Promise<Pull[]> {
+  return getJson("/ui/api/models/pulls", { signal });
+}
+
+export function cancelPull(id: string): Promise<void> {
+  return sendJson("DELETE", `/ui/api/models/pulls/${encodeURIComponent(id)}`);
+}
+
+/** Return the requests that are newer than the request with the number `after`; at most 500. */
+export function listRequests(after?: number, signal?: AbortSignal): Promise<RequestEntry[]> {
+  return getJson("/ui/api/requests", { query: { after }, signal });
+}
+
+/** Return the metrics in Prometheus' text format. */
+export function getMetrics(signal?: AbortSignal): Promise<string> {
+  return getText("/metrics", { signal });
+}
