@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -75,14 +75,17 @@ def _timed(engine: Engine, messages: Sequence[Message]) -> tuple[float, float, d
 
 def _round(url: str) -> list[tuple[str, list[Message]]]:
     image: Message = {"type": "image_url", "image_url": {"url": url}}
-    say: Callable[[str], Message] = lambda text: {"type": "text", "text": text}  # noqa: E731
-    question: Message = {"role": "user", "content": [image, say("What is on the picture?")]}
+    question: Message = {"role": "user", "content": [image, _say("What is on the picture?")]}
     more: list[Message] = [
-        {"role": "assistant", "content": [say("A picture.")]},
-        {"role": "user", "content": [say("Tell me more.")]},
+        {"role": "assistant", "content": [_say("A picture.")]},
+        {"role": "user", "content": [_say("Tell me more.")]},
     ]
-    other = {"role": "user", "content": [say("Look at this."), image, say("Is it green?")]}
+    other = {"role": "user", "content": [_say("Look at this."), image, _say("Is it green?")]}
     return [("first", [question]), ("second", [question, *more]), ("elsewhere", [other])]
+
+
+def _say(text: str) -> Message:
+    return {"type": "text", "text": text}
 
 
 def _picture(seed: int, width: int, height: int) -> str:
