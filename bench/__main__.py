@@ -36,7 +36,7 @@ MODULES: Final = {
     "growth": "memory growth over many requests",
     "long_prompt": "short requests while a long prompt is prefilled",
     "lora": "cost of LoRA adapters",
-    "media": "encoding of images, beside transformers",
+    "media": "images and recordings, beside transformers and other engines",
     "quality": "KL divergence from exact arithmetic",
     "sampling": "share of a step spent on sampling",
     "soak": "soak test of a real server, with hostile clients and faults",
