@@ -185,8 +185,8 @@ chats: Final = Table(
     Index("chats_by_update", "updated_at", "id"),
 )
 
-# `text`: the text of the message; `words`: the same, case-folded for searches. `size_bytes`: the size
-# of `blocks`.
+# `text`: the text of the message; `words`: the same, case-folded for searches.
+# `size_bytes`: the size of `blocks`.
 chat_messages: Final = Table(
     "chat_messages",
     metadata,
