@@ -44,8 +44,8 @@ def wait_for_end(page: Page) -> None:
 
 
 def open_chat(visitor: Visitor, **settings: Any) -> Page:
-    """Open a new chat with these settings. Its answers are short, unless the settings differ."""
-    body = {"settings": {"max_tokens": 24, **settings}}
+    """Open a new chat with these settings; without settings, its answers are short."""
+    body = {"settings": settings or {"max_tokens": 24}}
     made = httpx.post(f"{visitor.url}/ui/api/chats", json=body).raise_for_status().json()
     return visitor.open(f"/ui/chats/{made['id']}")
 

@@ -7,6 +7,8 @@ export interface ToolSummary {
   icon: IconName;
   title: string;
   note?: string;
+  /** How a call failed, such as "exit 1". */
+  failure?: string;
 }
 
 /** Return the icon and the heading of a tool call. */
@@ -21,12 +23,11 @@ export function summaryOf(block: ToolBlock): ToolSummary {
       };
     case "code_execution":
       return { icon: "code", title: "Python", ...note(duration(result)) };
-    case "shell":
-      return {
-        icon: "terminal",
-        title: lines(result["commands"])[0] ?? "Shell",
-        ...note(exit(result)),
-      };
+    case "shell": {
+      const ended = exit(result);
+      const title = lines(result["commands"])[0] ?? "Shell";
+      return { icon: "terminal", title, ...(ended && { note: ended, failure: ended }) };
+    }
     default:
       return { icon: "tool", title: block.label || block.name };
   }
