@@ -438,11 +438,15 @@ async def test_requests_of_the_api_are_logged_and_those_of_the_page_are_not(
     await server.http.get("/ui/api/info")
     body = {"messages": [{"role": "user", "content": "hi"}]}
     await server.http.post("/v1/chat/completions", json=body)
-    logged = (await server.http.get("/ui/api/requests")).json()
+    answer = (await server.http.get("/ui/api/requests")).json()
+    logged = answer["requests"]
     assert [(entry["path"], entry["status"]) for entry in logged] == [("/v1/chat/completions", 200)]
     assert logged[0]["model"] == MODEL and logged[0]["prompt_tokens"] == 7
-    later = await server.http.get("/ui/api/requests", params={"after": logged[0]["number"]})
-    assert later.json() == []
+    seen = {"after": logged[0]["number"], "process": answer["process"]}
+    later = await server.http.get("/ui/api/requests", params=seen)
+    assert later.json()["requests"] == []
+    other = await server.http.get("/ui/api/requests", params=seen | {"process": "before"})
+    assert other.json() == answer
     metrics = (await server.http.get("/metrics")).text
     assert "/ui" not in metrics
 
