@@ -14,7 +14,7 @@ from penstock.cli.bench import bench
 from penstock.cli.doctor import doctor
 from penstock.cli.mcp import app as mcp_app
 from penstock.cli.pull import models, pull
-from penstock.cli.run import run
+from penstock.cli.run import RunCommand, run
 from penstock.cli.serve import serve
 from penstock.cli.settings_parameters import MultiValueCommand
 from penstock.config import SettingsError
@@ -36,7 +36,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 app.command(cls=MultiValueCommand)(serve)
-for command in (run, pull, models, bench, doctor):
+app.command(cls=RunCommand)(run)
+for command in (pull, models, bench, doctor):
     app.command()(command)
 app.add_typer(mcp_app, name="mcp", cls=PlainHelpGroup)
 
