@@ -38,7 +38,7 @@ def bench(
         ),
     ] = None,
 ) -> None:
-    """Measure the prefill and decode speed of a model on this machine."""
+    """Measure the speed of a model on this machine."""
     from rich.console import Console
 
     from penstock.base.errors import ModelError
