@@ -85,7 +85,7 @@ app.command(
     rich_help_panel=USE,
     epilog="penstock run\n"
     "penstock run Qwen/Qwen3-0.6B --temperature 0.7\n"
-    'cat report.txt | penstock run "Summarise this."',
+    'penstock run "Summarise this." < report.txt',
 )(run)
 app.command(
     cls=PlainCommand,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from penstock.cli.agent_setting_options import LOCAL_TOOL_OPTIONS
-from penstock.cli.media_setting_options import MEDIA_OPTIONS
 from penstock.cli.help_text import PlainCommand
+from penstock.cli.media_setting_options import MEDIA_OPTIONS
 from penstock.cli.settings_parameters import CommandSettings, with_settings
 
 if TYPE_CHECKING:
