@@ -37,6 +37,7 @@ MODULES: Final = {
     "long_prompt": "short requests while a long prompt is prefilled",
     "lora": "cost of LoRA adapters",
     "media": "images and recordings, beside transformers and other engines",
+    "page": "the web page in Chromium: first paint, long chats, streams, CPU time at rest",
     "quality": "KL divergence from exact arithmetic",
     "sampling": "share of a step spent on sampling",
     "soak": "soak test of a real server, with hostile clients and faults",

@@ -1,89 +1,26 @@
-"""The chat, with the real model: answers, branches, stops, reloads, faults, hostile texts."""
+"""The chat, with the real model: answers, branches, stops, reloads, settings, attachments."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections.abc import Callable
-from typing import Any
 
-import httpx
-import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 
+from tests.browser.chat_steps import (
+    SHORT,
+    answers,
+    ask,
+    composer,
+    import_chat,
+    open_chat,
+    open_long_answer,
+    questions,
+    stop,
+    wait_for_end,
+)
 from tests.browser.conftest import COLOURS, PHONE, SIZES, Visitor
 from tests.e2e.conftest import RunningServer
-
-# The default model answers this with one line, whatever the sampling.
-SHORT = "Say hello."
-# With this grammar, an answer goes on for minutes.
-ENDLESS = {"grammar": {"type": "regex", "value": "([a-z]{2,8} ){4000}"}, "max_tokens": 7000}
-
-
-def composer(page: Page) -> Locator:
-    return page.get_by_role("textbox", name="Message", exact=True)
-
-
-def answers(page: Page) -> Locator:
-    return page.get_by_role("article", name="Answer")
-
-
-def questions(page: Page) -> Locator:
-    return page.get_by_role("article", name="You")
-
-
-def ask(page: Page, text: str) -> None:
-    composer(page).fill(text)
-    composer(page).press("Enter")
-
-
-def wait_for_end(page: Page) -> None:
-    """Wait until the last answer is complete."""
-    expect(answers(page).last).to_have_attribute("aria-busy", "false", timeout=60_000)
-
-
-def open_chat(visitor: Visitor, **settings: Any) -> Page:
-    """Open a new chat with these settings; without settings, its answers are short."""
-    body = {"settings": settings or {"max_tokens": 24}}
-    made = httpx.post(f"{visitor.url}/ui/api/chats", json=body).raise_for_status().json()
-    return visitor.open(f"/ui/chats/{made['id']}")
-
-
-def open_long_answer(visitor: Visitor) -> Page:
-    """Open a chat whose answers go on for minutes, ask, and wait until some of it is there."""
-    page = open_chat(visitor, **ENDLESS)
-    ask(page, SHORT)
-    expect(answers(page).last).to_contain_text(re.compile(r"\S{1,}"), timeout=60_000)
-    expect(page.get_by_role("button", name="Stop the answer")).to_be_visible()
-    return page
-
-
-def stop(page: Page) -> None:
-    page.get_by_role("button", name="Stop the answer").click()
-    expect(page.get_by_text("You stopped this answer.")).to_be_visible()
-
-
-def import_chat(url: str, *texts: str, title: str = "Imported", role: str = "assistant") -> str:
-    """Store a chat with a question and these answers below one another. Returns its address."""
-    messages: list[dict[str, Any]] = []
-    parent = None
-    for index, text in enumerate(texts):
-        for kind in ("user", role):
-            id = f"{kind}{index}"
-            block = {"type": "text", "text": text if kind == role else f"question {index}"}
-            message = {"id": id, "parent": parent, "role": kind, "created_at": 1_700_000_000}
-            messages.append({**message, "blocks": [block], "info": {}})
-            parent = id
-    document = {
-        "format": "penstock-chat-1",
-        "title": title,
-        "settings": {},
-        "tail": parent,
-        "messages": messages,
-    }
-    stored = httpx.post(f"{url}/ui/api/chats/import", json=document).raise_for_status().json()
-    return f"/ui/chats/{stored['id']}"
 
 
 @SIZES
@@ -258,7 +195,7 @@ def test_a_text_file_reaches_the_model(visitor: Visitor) -> None:
     expect(link).to_be_visible()
 
 
-def test_an_image_is_refused_by_name_and_the_text_comes_back(visitor: Visitor) -> None:
+def test_an_image_that_the_model_does_not_see_is_refused(visitor: Visitor) -> None:
     visitor.expect_errors("Failed to load resource")
     page = visitor.open()
     pixel = bytes.fromhex(
@@ -271,40 +208,12 @@ def test_an_image_is_refused_by_name_and_the_text_comes_back(visitor: Visitor) -
     expect(page.get_by_text("69 B")).to_be_visible()
     ask(page, "What is this?")
     expect(page.get_by_role("alert")).to_contain_text("image")
-    expect(page.get_by_role("img", name="dot.png")).to_be_visible()
-
-
-HOSTILE = """
-<script>window.harmed = 1</script>
-<img src=x onerror="window.harmed = 1">
-[link](javascript:window.harmed=1)
-![picture](https://attacker.invalid/pixel.png)
-<iframe src="javascript:parent.harmed=1"></iframe>
-<a href="https://attacker.invalid" onclick="window.harmed=1">x</a>
-$\\href{javascript:window.harmed=1}{x}$ $\\includegraphics{https://attacker.invalid/x.png}$
-```html
-<script>window.harmed = 1</script>
-```
-<style>main { display: none }</style>
-| <svg onload=window.harmed=1> |
-|---|
-| <details open ontoggle=window.harmed=1> |
-"""
-
-
-@pytest.mark.parametrize("role", ["assistant", "user"])
-def test_hostile_texts_do_nothing(visitor: Visitor, role: str) -> None:
-    texts = (HOSTILE, HOSTILE) if role == "assistant" else (HOSTILE,)
-    page = visitor.open(import_chat(visitor.url, *texts, title="<img src=x onerror=harmed=1>"))
-    expect(page.get_by_text("window.harmed = 1").first).to_be_visible()
-    page.wait_for_timeout(300)  # for handlers that a broken page would run
-    assert page.evaluate("window.harmed") is None
-    assert page.locator("#app iframe, #app script, #app [onerror], #app [onclick]").count() == 0
-    assert page.locator("a[href^='javascript']").count() == 0
+    expect(page.get_by_role("button", name="Enlarge dot.png")).to_be_visible()
 
 
 def test_formulas_code_and_tables_are_drawn(visitor: Visitor) -> None:
-    text = "Let $x^2$:\n\n$$\\int_0^1 x\\,dx$$\n\n```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |"
+    formulas = "Let $x^2$:\n\n$$\\int_0^1 x\\,dx$$"
+    text = f"{formulas}\n\n```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |"
     page = visitor.open(import_chat(visitor.url, text))
     expect(page.locator(".katex").first).to_be_visible()
     expect(page.locator(".katex-display")).to_have_count(1)
@@ -322,23 +231,6 @@ def test_long_chats_and_long_answers_stay_usable(visitor: Visitor) -> None:
     expect(page.get_by_text("Paragraph 2499")).to_be_visible()
     composer(page).fill("still writing")
     expect(composer(page)).to_have_value("still writing")
-
-
-def test_the_engine_killed_in_an_answer_is_reported_and_the_text_stays(
-    visit: Callable[..., Visitor], default_model: object, built_page: None
-) -> None:
-    server = RunningServer()
-    try:
-        visitor = visit(server)
-        visitor.expect_errors("Failed to load resource")
-        page = open_long_answer(visitor)
-        os.kill(server.engine_pid, signal.SIGKILL)
-        expect(page.get_by_role("alert")).to_be_visible(timeout=60_000)
-        assert len(answers(page).locator(".markdown").inner_text()) > 0
-        page.get_by_role("button", name="Write another answer").click()
-        expect(answers(page)).to_contain_text("2/2", timeout=60_000)
-    finally:
-        server.stop()
 
 
 def test_a_phone_shows_the_settings_over_the_chat(

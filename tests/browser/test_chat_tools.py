@@ -1,5 +1,5 @@
-"""Tools in the chat: Python, shell, search, approvals and files. The tools, the sandbox and the store
-are real; the tokens come from the scripted engine, the only double."""
+"""Tools in the chat: Python, shell, search, approvals and files. The tools, the sandbox and the
+store are real; the tokens come from the scripted engine, the only double."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import httpx
 import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from penstock.config import AgentSettings, SearchSettings
+from tests.browser.chat_steps import answers, ask, open_chat, wait_for_end
 from tests.browser.conftest import COLOURS, SIZES, Visitor
-from tests.browser.test_chat import answers, ask, open_chat, wait_for_end
 from tests.support.agent_loops import call
 from tests.support.servers.agent_server import PYTHON_AND_SHELL, agent_server, python, shell
 from tests.support.small_web import article, content, small_web
@@ -165,7 +164,7 @@ def test_search_results_are_links(visit: Callable[..., Visitor], built_page: Non
         assert page.evaluate("window.harmed") is None
 
 
-@pytest.mark.parametrize("size", [(1280, 800), (390, 844)], ids=["desktop", "phone"])
+@SIZES
 def test_a_call_waits_for_approval(
     visit: Callable[..., Visitor],
     built_page: None,
@@ -213,8 +212,3 @@ def test_a_tool_call_is_stopped(visit: Callable[..., Visitor], built_page: None)
         page.keyboard.press("Escape")
         expect(page.get_by_text("You stopped this answer.")).to_be_visible()
         expect(tool(page, "Python")).to_contain_text("failed")
-
-
-def stored(server: Served, chat: str) -> Any:
-    """Return a chat as the server keeps it."""
-    return httpx.get(f"{server.url}/ui/api/chats/{chat}").raise_for_status().json()
