@@ -28,13 +28,13 @@ FIELDS: Final = (
 DEFAULT_WORD: Final = "default"
 _SWITCH: Final = {"on": True, "yes": True, "off": False, "no": False}
 _RANGES: Final = {
-    "seed": "an integer; absent: different answers",
+    "seed": "an integer",
     "stop": "a text, or a JSON list of texts",
-    "response_format": "JSON, as in a chat completion request",
-    "grammar": "JSON, as in a chat completion request",
+    "response_format": "JSON, as in the HTTP API",
+    "grammar": "JSON, as in the HTTP API",
     "logit_bias": 'JSON: {"token id": -100 to 100}',
     "dry_sequence_breakers": "a JSON list of texts",
-    "reasoning_effort": "off, minimal, low, medium, high, xhigh or max",
+    "reasoning_effort": "off, minimal, low, medium, high, max",
 }
 _PLACEHOLDER: Final = [{"role": "user", "content": "."}]
 

@@ -41,7 +41,7 @@ from penstock.dialog.events import Finish
 from penstock.dialog.server_tools import ToolKind, ToolSource
 from penstock.dialog.tool_names import BUILT_IN
 
-DONE: Final = "[DONE]"
+DONE: Final = b"[DONE]"
 _BUILT_IN: Final = {tool.name: tool for tool in BUILT_IN}
 _KIND_OF_TYPE: Final[dict[str, ToolKind]] = {
     "code_execution": "code_execution",
@@ -50,17 +50,18 @@ _KIND_OF_TYPE: Final[dict[str, ToolKind]] = {
 }
 
 
-async def sse_frames(lines: AsyncIterator[str]) -> AsyncIterator[tuple[str, str]]:
-    """Yield (event name, data) of each SSE frame. The name is "" for a frame without one."""
-    name, data = "", []
-    async for line in lines:
-        if line.startswith("event:"):
-            name = line[6:].strip()
-        elif line.startswith("data:"):
-            data.append(line[5:].removeprefix(" "))
-        elif not line and data:
-            yield name, "\n".join(data)
-            name, data = "", []
+async def sse_frames(chunks: AsyncIterator[bytes]) -> AsyncIterator[tuple[str, bytes]]:
+    """Yield (event name, data) of each SSE frame. The name is "" for a frame without one. Only
+    line feeds end a line, because texts in JSON may have other line separators."""
+    rest = b""
+    async for chunk in chunks:
+        *frames, rest = (rest + chunk).split(b"\n\n")
+        for frame in frames:
+            lines = [line.partition(b":") for line in frame.split(b"\n")]
+            name = b"".join(value for field, _, value in lines if field == b"event")
+            data = b"".join(value for field, _, value in lines if field == b"data")
+            if data:
+                yield name.strip().decode(), data.strip()
 
 
 class CompletionEvents:
@@ -79,8 +80,10 @@ class CompletionEvents:
         self._finish: Finish = "stop"
         self._usage = Usage()
 
-    def add(self, name: str, data: str) -> Iterator[Event]:
+    def add(self, name: str, data: bytes) -> Iterator[Event]:
         """Yield the events of one frame."""
+        if self.has_ended:
+            return
         if data == DONE:
             yield from self._end()
             return

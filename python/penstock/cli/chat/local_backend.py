@@ -17,7 +17,7 @@ from penstock.cli.local_model import LocalModel, start_local_model
 from penstock.cli.pull import fetch_model
 from penstock.config import AgentSettings, EngineSettings, MediaSettings, read_environment
 from penstock.dialog import Event, GenerateRequest
-from penstock.models.hub.catalogue import CATALOGUE
+from penstock.models.hub.catalogue import CATALOGUE, EMBEDDING_MODEL
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import is_fetched
 
@@ -65,6 +65,7 @@ class LocalBackend:
         return [
             ModelChoice(entry.name, "downloaded" if is_fetched(entry, home) else "not downloaded")
             for entry in CATALOGUE.values()
+            if entry.name != EMBEDDING_MODEL
         ]
 
     async def run(self, turn: Turn) -> AsyncGenerator[Event, None]:

@@ -38,24 +38,36 @@ class AnswerMarkdown(Markdown):
         super().__init__(text, code_theme=CODE_THEME, hyperlinks=False)
 
 
-class UnfinishedBlock:
+class Block:
+    """A piece of Markdown without the empty lines that rich puts around some kinds."""
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+
+    def lines(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
+        """Return the rendered lines."""
+        lines = console.render_lines(AnswerMarkdown(self.text), options, pad=False)
+        shown = [number for number, line in enumerate(lines) if _is_visible(line)]
+        return lines[shown[0] : shown[-1] + 1] if shown else []
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in self.lines(console, options):
+            yield from line
+            yield Segment.line()
+
+
+class UnfinishedBlock(Block):
     """The block that is being written. Shows its last lines if it is taller than the terminal,
     because a terminal cannot redraw lines that it scrolled away.
 
     `follows_output`: whether an empty line separates it from the output above.
     """
 
-    def __init__(self) -> None:
-        self.text = ""
-        self.follows_output = False
+    follows_output = False
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self.follows_output:
-            yield Segment.line()
-        lines = console.render_lines(AnswerMarkdown(self.text), options, pad=False)
-        for line in lines[-max(1, console.size.height - SPARE_LINES) :]:
-            yield from line
-            yield Segment.line()
+    def lines(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
+        lines = super().lines(console, options)[-max(1, console.size.height - SPARE_LINES) :]
+        return [[], *lines] if self.follows_output else lines
 
 
 class MarkdownView(PlainView):
@@ -92,6 +104,7 @@ class MarkdownView(PlainView):
 
     def end(self) -> None:
         self.pause()
+        self._console.print()
 
     def _take_complete_blocks(self) -> list[str]:
         """Remove the complete blocks from the text and return them. The last block may still
@@ -110,7 +123,7 @@ class MarkdownView(PlainView):
         if self._block.follows_output:
             self._console.print()
         self._block.follows_output = True
-        self._console.print(AnswerMarkdown(block))
+        self._console.print(Block(block), end="")
 
     def _new_live(self) -> Live:
         return Live(
@@ -121,3 +134,7 @@ class MarkdownView(PlainView):
             redirect_stdout=False,
             redirect_stderr=False,
         )
+
+
+def _is_visible(line: list[Segment]) -> bool:
+    return any(not segment.control and segment.text.strip() for segment in line)

@@ -27,8 +27,8 @@ async def model(chat: CommandContext, name: str) -> Outcome:
             f"{'*' if known == active.name else ' '} {known:<{width}}  {note}"
             for known, note in choices
         )
-    with chat.screen.notes.status(f"Loading {name} ..."):
-        await chat.backend.use(name)
+    chat.screen.note(f"Loading {name} ...")
+    await chat.backend.use(name)
     chat.conversation.settings.pop("adapter", None)
     return f"{chat.backend.model.name} answers from now on, {chat.backend.model.place}."
 

@@ -20,6 +20,8 @@ DEFAULT_URL: Final = "http://127.0.0.1:1234"
 PROBE_S: Final = 1.0
 """Seconds in which a server on this machine must answer the question whether it is there."""
 CONNECT_S: Final = 10.0
+ANY: Final = "default"
+"""The name of the default model in lists of models."""
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _NO_TOOLS: Final[Mapping[str, Any]] = {"search": False, "code": False, "shell": False}
 
@@ -111,7 +113,7 @@ class ServerBackend:
                 "POST", "/v1/chat/completions", json=body, timeout=_patient()
             ) as answer:
                 await _check(answer)
-                async for name, data in sse_frames(answer.aiter_lines()):
+                async for name, data in sse_frames(answer.aiter_bytes()):
                     for event in state.add(name, data):
                         yield event
         except httpx.HTTPError as error:
@@ -177,17 +179,12 @@ async def _info(client: httpx.AsyncClient) -> ServerInfo | None:
     if not listed.is_success:
         return None
     try:
-        cards = listed.json()["data"]
-        known = [card for card in cards if card["id"] == card["root"] and card["parent"] is None]
-        default = next(card["root"] for card in cards if card["id"] == "default")
-    except (ValueError, KeyError, TypeError, StopIteration):
+        cards = [card for card in listed.json()["data"] if card["adapter_generation"] is None]
+        models = [(card["id"], card["status"]) for card in cards if card["id"] == card["root"]]
+    except (ValueError, KeyError, TypeError):
         return None
-    models = tuple(
-        ServedModelInfo(id=card["id"], status=card.get("status") or "loaded")
-        for card in known
-        if card["id"] != "default"
-    )
-    return ServerInfo(version="", models=models, default_model=default)
+    served = tuple(ServedModelInfo(id=id, status=status) for id, status in models if id != ANY)
+    return ServerInfo(version="", models=served)
 
 
 def _decoded(data: bytes) -> ServerInfo | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -132,30 +132,41 @@ async def _backend(
 ) -> Backend:
     """Return the server that the options name or that runs on this machine, else an engine in this
     process."""
-    model = parsed.engine.get("model")
-    if options.url is not None:
-        return await _connected(options.url, model, parsed, conversation)
-    if not options.local and _suits_a_server(parsed):
-        info = await find_server(DEFAULT_URL)
-        if info is not None and _serves(info, model):
-            screen.note(f"Using the server at {DEFAULT_URL}; --local runs the model here.")
-            return await _connected(DEFAULT_URL, model, parsed, conversation)
-        if info is not None and model is not None:
-            screen.note(f"The server at {DEFAULT_URL} has no model {model}; it runs here.")
-    return await _local(parsed, screen, conversation)
-
-
-async def _connected(
-    url: str, model: str | None, parsed: CommandSettings, conversation: Conversation
-) -> Backend:
+    url = await chosen_server(parsed, options, screen.note)
+    if url is None:
+        return await _local(parsed, conversation)
     given = {name: parsed.engine.get(name) for name in SAMPLED}
     sampling = {name: value for name, value in given.items() if value is not None}
     conversation.settings = {**sampling, **conversation.settings}
     check_settings(conversation.settings)
-    return await connect(url, model)
+    return await connect(url, parsed.engine.get("model"))
 
 
-async def _local(parsed: CommandSettings, screen: Screen, conversation: Conversation) -> Backend:
+async def chosen_server(
+    parsed: CommandSettings,
+    options: ChatOptions,
+    tell: Callable[[str], None],
+    usual: str = DEFAULT_URL,
+) -> str | None:
+    """Return the URL of the server to use; None to run the model in this process.
+
+    `tell`: shows one line if a server at the usual address is used or has not the model.
+    """
+    if options.url is not None:
+        return options.url
+    if options.local or not _suits_a_server(parsed):
+        return None
+    info, model = await find_server(usual), parsed.engine.get("model")
+    if info is None:
+        return None
+    if not _serves(info, model):
+        tell(f"The server at {usual} does not have {model or 'a model for texts'}.")
+        return None
+    tell(f"Using the server at {usual}; --local runs the model here.")
+    return usual
+
+
+async def _local(parsed: CommandSettings, conversation: Conversation) -> Backend:
     from penstock.cli.chat.local_backend import LocalBackend, LocalOptions, enabled_tools
     from penstock.cli.pull import fetch_model
 
@@ -167,8 +178,7 @@ async def _local(parsed: CommandSettings, screen: Screen, conversation: Conversa
         conversation.settings["tools"] = dict.fromkeys(enabled, True)
     files = fetch_model(engine.model)
     backend = LocalBackend(LocalOptions(engine, agent, parsed.media()))
-    with screen.notes.status(f"Loading {files.model_id} ..."):
-        await backend.start(files)
+    await backend.start(files)
     return backend
 
 

@@ -42,11 +42,11 @@ async def stats(chat: CommandContext, _: str) -> Outcome:
         return "There is no answer yet."
     prompt = sum(info.prompt_tokens or 0 for info in answers)
     written = sum(info.completion_tokens or 0 for info in answers)
-    lines = [
-        f"last answer  {_described(answers[-1])}",
-        f"this chat    {len(answers)} answers, {prompt:,} prompt tokens, {written:,} written",
-    ]
-    return "\n".join(lines)
+    count = "1 answer" if len(answers) == 1 else f"{len(answers)} answers"
+    return (
+        f"last answer  {_described(answers[-1])}\n"
+        f"this chat    {count}, {prompt:,} prompt tokens, {written:,} written"
+    )
 
 
 def _described(info: MessageInfo) -> str:
