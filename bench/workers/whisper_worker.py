@@ -43,11 +43,12 @@ class Penstock:
 
     def encode(self, samples: np.ndarray) -> float:
         from penstock.models.media.prepared import Sound
+        from penstock.models.towers.piece_budget import PieceBudget
 
         recording = self.processor.audio(Sound(samples, 16_000)).array()
         window = self.processor.window(recording, 0)
         began = time.process_time()
-        for _ in self.tower.encode(self.ops, window):
+        for _ in self.tower.encode(self.ops, window, PieceBudget()):
             pass
         return time.process_time() - began
 

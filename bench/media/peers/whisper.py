@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -50,7 +51,7 @@ def measure(
     rounds: int,
     scratch: Path,
 ) -> list[dict[str, Any]]:
-    """Return the least CPU seconds of `rounds` rounds, after one that is not counted, for each of
+    """Return the median CPU seconds of `rounds` rounds, after one that is not counted, for each of
     `kinds` and each engine: of the encoder over 30 seconds, and of a whole transcript of the first
     30 seconds of `recordings`. Each kind is reported to standard error when it is done."""
     heard = samples_of(recordings)
@@ -80,7 +81,7 @@ def measure(
                 "kind": kind,
                 "what": what,
                 "engine": name,
-                "cpu_s": round(min(found), 3),
+                "cpu_s": round(median(found), 3),
                 "text": texts[name],
             }
             for (name, what), found in times.items()
