@@ -185,10 +185,10 @@ def print_report(report: Report) -> None:
     columns = ("Streams", "Figure", "median", "min", "max")
     rows = [row for level in report.levels for row in _rate_rows(level)]
     print_table(columns, rows, numbers=(columns[0], *columns[2:]))
-    columns = ("Streams", "Latency", "p50", "p90", "p95", "p99")
-    rows = [row for level in report.levels for row in _latency_rows(level)]
     print()
-    print_table(columns, rows, numbers=(columns[0], *columns[2:]))
+    latencies = ("Streams", "Latency", "p50", "p90", "p95", "p99")
+    rows = [row for level in report.levels for row in _latency_rows(level)]
+    print_table(latencies, rows, numbers=(latencies[0], *latencies[2:]))
 
 
 def _rate_rows(level: Level) -> list[tuple[str, ...]]:

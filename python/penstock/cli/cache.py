@@ -147,13 +147,14 @@ def _named(name: str) -> list[CachedModel]:
 
 
 def _refuse_if_used(model: CachedModel) -> None:
-    from penstock.system.processes import file_users
+    from penstock.system.processes import file_users, main_process
 
     users = file_users(model.folder)
     if users:
-        pid, command = users[0].pid, users[0].command
+        user = main_process(users[0], "penstock")
         raise ModelError(
-            f"{model.name} is in use by process {pid} ({command}); stop it first: kill {pid}"
+            f"{model.name} is in use by process {user.pid} ({user.command});"
+            f" stop it first: kill {user.pid}"
         )
 
 

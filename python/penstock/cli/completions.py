@@ -21,7 +21,7 @@ def completions(
 
     It completes commands, options, their choices, names of models, and files.
     """
-    from typer.completion import get_completion_script
+    from typer._completion_shared import get_completion_script
 
     script = get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell)
     typer.echo(script)
@@ -31,6 +31,6 @@ def prepare_completion() -> None:
     """If a shell asks for completions, register the shells that typer supports. typer does so by
     itself only together with its option --install-completion, which edits the user's files."""
     if VARIABLE in os.environ:
-        from typer.completion import completion_init
+        from typer._completion_classes import completion_init
 
         completion_init()

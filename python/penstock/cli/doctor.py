@@ -35,7 +35,7 @@ def doctor(
 
 def _rows(check: Check) -> list[tuple[str, str, str]]:
     """Return the table rows of a check: its finding, and a remedy below it."""
-    found = [(check.name, check.status, check.message)]
+    found: list[tuple[str, str, str]] = [(check.name, check.status, check.message)]
     return [*found, ("", "", f"-> {check.suggestion}")] if check.suggestion else found
 
 

@@ -20,7 +20,8 @@ MAX_LEFT: Final = 30
 GAP: Final = 2
 SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH}
 # typer exports only a subclass of click's errors.
-USAGE_ERROR, CLICK_ERROR = typer.BadParameter.__mro__[1:3]
+CLICK_ERRORS: Final[tuple[type[Any], ...]] = typer.BadParameter.__mro__[1:3]
+USAGE_ERROR, CLICK_ERROR = CLICK_ERRORS
 
 Row = tuple[str, str]
 

@@ -19,7 +19,8 @@ SEARCHED_PORTS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A running process. `command`: its command line, or its name if it has none."""
+    """A running process. `command`: its command line without the folders of the program and of its
+    first argument, or its name if it has no command line."""
 
     pid: int
     command: str
@@ -62,13 +63,15 @@ def free_port_after(port: int, host: str) -> int:
 
 
 def file_users(folder: Path, proc: Path = PROC) -> list[Process]:
-    """Return the processes that have a file of `folder` open or mapped, except this one. Processes
-    of other users are not found. `proc`: a folder like /proc."""
+    """Return the processes that have `folder`, or a file or folder in it, open or mapped, except
+    this one. Processes of other users are not found. `proc`: a folder like /proc."""
+    # The name of an open folder has no slash at its end; a line of `maps` ends with the name.
     inside = f"{folder.resolve()}/"
     return [
         _process(path)
         for path in _processes(proc)
-        if int(path.name) != os.getpid() and any(inside in place for place in _open_files(path))
+        if int(path.name) != os.getpid()
+        and any(inside in f"{place}/" for place in _open_files(path))
     ]
 
 
@@ -98,9 +101,21 @@ def _processes(proc: Path) -> list[Path]:
 
 
 def _process(path: Path) -> Process:
-    words = "".join(_lines(path / "cmdline")).split("\0")
-    command = " ".join(filter(None, words)) or "".join(_lines(path / "comm"))
+    words = [word for word in "".join(_lines(path / "cmdline")).split("\0") if word]
+    programs = [word.rpartition("/")[2] for word in words[:2]]
+    command = " ".join([*programs, *words[2:]]) or "".join(_lines(path / "comm"))
     return Process(int(path.name), command if len(command) <= 60 else f"{command[:57]}...")
+
+
+def main_process(process: Process, program: str, proc: Path = PROC) -> Process:
+    """Return the process that started `process`, directly or not, and that also has `program` in
+    its command line; `process` itself if there is none. Killing it ends both."""
+    for line in _lines(proc / str(process.pid) / "status"):
+        name, _, number = line.partition(":")
+        if name == "PPid":
+            parent = _process(proc / number.strip())
+            return main_process(parent, program, proc) if program in parent.command else process
+    return process
 
 
 def _user(number: int) -> str:
