@@ -43,8 +43,8 @@ export class Pulls {
   }
 
   /** Cancel a running download, or remove one that has ended from the list. */
-  async cancel(id: string): Promise<void> {
-    await attempt(async () => {
+  async cancel(id: string): Promise<boolean> {
+    return attempt(async () => {
       await cancelPull(id);
       await this.refresh();
     });
