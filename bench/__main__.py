@@ -36,7 +36,7 @@ MODULES: Final = {
     "growth": "memory growth over many requests",
     "long_prompt": "short requests while a long prompt is prefilled",
     "lora": "cost of LoRA adapters",
-    "media": "encoding of images, beside transformers",
+    "media": "images and recordings, beside transformers and other engines",
     "page": "the web page in Chromium: first paint, long chats, streams, CPU time at rest",
     "quality": "KL divergence from exact arithmetic",
     "sampling": "share of a step spent on sampling",

@@ -224,6 +224,27 @@ async def test_a_stopped_answer_keeps_its_text_and_can_be_continued() -> None:
         assert text_of(edited.json()) == "mine"
 
 
+async def test_two_stops_at_once_are_one() -> None:
+    async with serving(script=half_spoken(asyncio.Event())) as server:
+        chat = await new_chat(server.http)
+        both = await send(server.http, chat, HELLO)
+        url = f"{CHATS}/{chat}/messages/{both['answer']['id']}/stop"
+        followers = [asyncio.create_task(followed(server.http, both["answer"])) for _ in range(2)]
+        stops = await asyncio.gather(*(server.http.post(url) for _ in range(5)))
+        assert {stop.json()["status"] for stop in stops} == {"stopped"}
+        ends = [(await follower)[-1] for follower in followers]
+        assert [(name, data["status"]) for name, data in ends] == [("info", "stopped")] * 2
+
+
+async def test_an_answer_of_an_unloaded_model_says_why() -> None:
+    async with serving() as server:
+        chat = await new_chat(server.http)
+        await server.http.post("/v1/models/unload", json={"model_id": MODEL})
+        answer = await ended(server.http, (await send(server.http, chat, HELLO))["answer"])
+    assert answer["status"] == "failed"
+    assert "unloaded" in answer["info"]["error"]["message"]
+
+
 async def test_regenerating_adds_a_sibling_and_shows_it(server: Serving) -> None:
     chat = await new_chat(server.http)
     both = await send(server.http, chat, HELLO)
@@ -417,11 +438,15 @@ async def test_requests_of_the_api_are_logged_and_those_of_the_page_are_not(
     await server.http.get("/ui/api/info")
     body = {"messages": [{"role": "user", "content": "hi"}]}
     await server.http.post("/v1/chat/completions", json=body)
-    logged = (await server.http.get("/ui/api/requests")).json()
+    answer = (await server.http.get("/ui/api/requests")).json()
+    logged = answer["requests"]
     assert [(entry["path"], entry["status"]) for entry in logged] == [("/v1/chat/completions", 200)]
     assert logged[0]["model"] == MODEL and logged[0]["prompt_tokens"] == 7
-    later = await server.http.get("/ui/api/requests", params={"after": logged[0]["number"]})
-    assert later.json() == []
+    seen = {"after": logged[0]["number"], "process": answer["process"]}
+    later = await server.http.get("/ui/api/requests", params=seen)
+    assert later.json()["requests"] == []
+    other = await server.http.get("/ui/api/requests", params=seen | {"process": "before"})
+    assert other.json() == answer
     metrics = (await server.http.get("/metrics")).text
     assert "/ui" not in metrics
 

@@ -4,14 +4,13 @@ settings of the chat."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import orjson
 
 from penstock.api.codecs.chat.decode import decode
 from penstock.api.codecs.request_fields.openai_compat import OpenAICompat
-from penstock.api.models.model_catalog import ModelCatalog
 from penstock.api.schema.chats import AttachmentBlock, Block, TextBlock, ToolBlock
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import (
@@ -31,11 +30,16 @@ from penstock.dialog import (
 )
 from penstock.dialog.request import HostedTool
 
+if TYPE_CHECKING:
+    from penstock.api.models.model_catalog import ModelCatalog
+
 # Fields of a chat completion request that the settings of a chat may have.
 REQUEST_FIELDS: Final = frozenset(
     (
         *("model", "adapter", "temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"),
         *("repetition_penalty", "presence_penalty", "frequency_penalty", "stop", "logit_bias"),
+        *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_sequence_breakers"),
+        *("min_tokens",),
         *("enable_thinking", "reasoning_effort", "grammar", "response_format"),
         *("logprobs", "top_logprobs", "agent_permission", "max_tool_rounds"),
     )
