@@ -30,6 +30,12 @@ def test_help_lists_every_command_with_its_argument():
         assert [line for line in lines if line.startswith(f"{usage}  ") and command.help in line]
 
 
+def test_the_lists_fit_a_terminal_of_80_columns(bench):
+    lines = [*help_text().splitlines(), *bench.command("/set").splitlines()]
+    lines += bench.command("/tools").splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+
+
 def test_names_of_commands_are_unique_and_start_with_a_slash():
     names = [command.name for command in COMMANDS]
     assert len(set(names)) == len(names) and all(re.fullmatch("/[a-z]+", name) for name in names)

@@ -29,7 +29,7 @@ Some *facts* about a [fox](https://fox.example):
 
 ```python
 def count(foxes):
-    return len(foxes)  # a `tick`
+    return `foxes`
 ```
 
 Done."""
@@ -49,7 +49,7 @@ Some facts about a fox
  1 one
 
  def count(foxes):
-     return len(foxes)  # a `tick`
+     return `foxes`
 
 Done.
 """
