@@ -20,7 +20,7 @@ from penstock.cli.help_text import SETTINGS, PlainCommand, PlainGroup
 from penstock.cli.mcp import app as mcp_app
 from penstock.cli.pull import models, pull
 from penstock.cli.quantize import quantize
-from penstock.cli.run import run
+from penstock.cli.run import RunCommand, run
 from penstock.cli.serve import serve
 from penstock.cli.settings_parameters import MultiValueCommand
 from penstock.cli.tune import tune
@@ -81,9 +81,11 @@ app.command(
     "penstock serve --config penstock.toml",
 )(serve)
 app.command(
-    cls=PlainCommand,
+    cls=RunCommand,
     rich_help_panel=USE,
-    epilog="penstock run\npenstock run Qwen/Qwen3-0.6B --temperature 0.7",
+    epilog="penstock run\n"
+    "penstock run Qwen/Qwen3-0.6B --temperature 0.7\n"
+    'penstock run "Summarise this." < report.txt',
 )(run)
 app.command(
     cls=PlainCommand,

@@ -305,7 +305,12 @@ def test_an_error_in_the_file_names_the_key(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["serve", "--port", "0"], ["run", "-i", "hi"], ["bench"], ["pull", "smollm2-135m-instruct"]],
+    [
+        ["serve", "--port", "0"],
+        ["run", "--local", "-i", "hi"],
+        ["bench"],
+        ["pull", "smollm2-135m-instruct"],
+    ],
 )
 def test_an_interrupted_command_ends_with_status_130(monkeypatch, arguments):
     def interrupted(*_):
