@@ -73,10 +73,8 @@ def page(report: Report) -> str:
 
 
 def _table(report: Report) -> str:
-    titles = ("Streams", "Prefill, tok/s", "Decode, tok/s")
-    titles += tuple(
-        f"{of} token {p}, ms" for of in ("First", "Next") for p in ("p50", "p95", "p99")
-    )
+    titles = ["Streams", "Prefill, tok/s", "Decode, tok/s"]
+    titles += [f"{of} token {p}, ms" for of in ("First", "Next") for p in ("p50", "p95", "p99")]
     rows = ["".join(f"<td>{cell}</td>" for cell in _cells(level)) for level in report.levels]
     head = "".join(f"<th>{title}</th>" for title in titles)
     return (
@@ -106,7 +104,9 @@ def plots(report: Report, format: Literal["png", "svg"]) -> bytes:
         figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(2, 2)
-        figure.suptitle(f"{report.model}\n{setting_text(report)}\n{machine_text(report.machine)}")
+        if format == "png":  # a page has these facts as text
+            facts = (report.model, setting_text(report), machine_text(report.machine))
+            figure.suptitle("\n".join(facts))
         _plot_rates(axes[0][0], report, "decode_rate", "Decode throughput, tokens/s")
         _plot_rates(axes[0][1], report, "prefill_rate", "Prefill throughput, tokens/s")
         _plot_latencies(axes[1][0], report, "token_s", "Time between tokens, ms")

@@ -140,14 +140,15 @@ def this_machine(settings: EngineSettings) -> Machine:
 
 
 def _device(settings: EngineSettings) -> str:
+    """Return "CPU", or the number and the names of the GPUs, which are mostly of one kind."""
     from penstock.runtime.device_choice import choose_device
+    from penstock.system.gpus import gpu_names
 
     device = choose_device(settings)
     if device == "cpu":
         return "CPU"
-    import torch
-
-    return f"{settings.tensor_parallel_size} x {torch.cuda.get_device_name(device)}"
+    names = " or ".join(dict.fromkeys(gpu_names()))
+    return f"{settings.tensor_parallel_size} x {names or device}"
 
 
 def read_report(path: Path) -> Report:

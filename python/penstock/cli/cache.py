@@ -46,13 +46,15 @@ def list_models(as_json: Annotated[bool, JSON_OPTION] = False) -> None:
             model.kind,
             size_text(model.size_bytes),
             age_text(now_s - model.last_used_s),
-            str(model.folder),
+            model.place,
         )
         for model in models
     ]
-    print_table(("Name", "Kind", "Size", "Last used", "Folder"), rows, numbers=("Size",))
+    print_table(("Name", "Kind", "Size", "Last used", "Where"), rows, numbers=("Size",))
     total = sum(model.size_bytes for model in models)
     typer.echo(f"\n{_count(len(models), 'model')}, {size_text(total)}")
+    for place, folder in sorted({(model.place, model.folder.parent) for model in models}):
+        typer.echo(f"{place}: {folder}")
 
 
 @app.command(
@@ -234,4 +236,4 @@ def _finding(model: CachedModel, files: list[FileCheck]) -> str:
     matched = sum(file.state == "ok" for file in files)
     if not matched:
         return "no hashes are recorded: an earlier version downloaded it"
-    return f"{_count(matched, 'file')} match"
+    return "1 file matches" if matched == 1 else f"{matched} files match"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Final, Literal
 
 import typer
+from typer._completion_classes import completion_init
+from typer._completion_shared import get_completion_script
 
 PROGRAM: Final = "penstock"
 VARIABLE: Final = "_PENSTOCK_COMPLETE"
@@ -21,16 +22,11 @@ def completions(
 
     It completes commands, options, their choices, names of models, and files.
     """
-    from typer._completion_shared import get_completion_script
-
     script = get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell)
     typer.echo(script)
 
 
 def prepare_completion() -> None:
-    """If a shell asks for completions, register the shells that typer supports. typer does so by
-    itself only together with its option --install-completion, which edits the user's files."""
-    if VARIABLE in os.environ:
-        from typer._completion_classes import completion_init
-
-        completion_init()
+    """Register the shells that typer supports. typer does so by itself only together with its
+    option --install-completion, which edits the user's files."""
+    completion_init()

@@ -55,12 +55,12 @@ def serve_settings(settings: ServingSettings, announcement: Announcement | None 
     from penstock.base.logs import configure_logging
     from penstock.base.stack_dumps import dump_stacks_on_signal
 
-    check_port(settings.server.host, settings.server.port)
     configure_logging()
     dump_stacks_on_signal()
     server = settings.server
     configure_access_log(server.access_log_format, enabled=not server.disable_access_log)
     check_store(server.store)
+    check_port(server.host, server.port)
     text = announcement or (ready_screen if sys.stdout.isatty() else ready_line)
     details = _say if text is ready_line else _ignore
     run_server(with_ids(settings), details, lambda ready: _say(text(ready)))

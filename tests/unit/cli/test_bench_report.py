@@ -17,6 +17,7 @@ from penstock.cli.bench import stream_counts
 from penstock.cli.bench_plots import write_report
 from penstock.cli.bench_report import Machine, Report, level, percentiles, read_report
 from penstock.cli.engine_benchmark import Speed, token_gaps
+from penstock.system.gpus import gpu_names
 
 MACHINE = Machine("CPU", "Some <CPU>", 2, 2**33, "Linux", "6.1")
 
@@ -142,3 +143,12 @@ def test_plots_without_matplotlib_name_the_extra(monkeypatch):
     message = refused(monkeypatch, "no-such-model", "--report", "x.png")
     assert "pip install 'penstock[bench]'" in message
     assert "no-such-model" in refused(monkeypatch, "no-such-model", "--report", "x.json")
+
+
+def test_gpus_are_named_by_the_driver(tmp_path):
+    """The files of the driver on a machine with two GPUs."""
+    for bus in ("0000:1b:00.0", "0000:0a:00.0"):
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "information").write_text(f"Model: \t NVIDIA {bus[5:7]}\nIRQ: 1\n")
+    assert gpu_names(tmp_path) == ["NVIDIA 0a", "NVIDIA 1b"]
+    assert gpu_names(tmp_path / "nowhere") == []

@@ -76,7 +76,7 @@ def test_models_of_both_folders_are_listed(home, tmp_path):
     # The hub's cache has equal contents once, and 40 characters that name the commit.
     assert [m["size_bytes"] for m in listed] == [SIZE - len(b"{}") + 40, 0, SIZE]
     shown = invoke("list").stdout
-    assert "who/else" in shown and "3 models" in shown and str(home) in shown
+    assert "who/else" in shown and "3 models" in shown and f"penstock: {home}/models" in shown
 
 
 def test_an_empty_cache_says_how_to_fill_it(home, tmp_path, monkeypatch):

@@ -284,7 +284,8 @@ def test_allowed_fetch_networks_may_be_repeated(served, tmp_path):
 )
 def test_an_operator_error_is_one_line_and_status_1(monkeypatch, tmp_path, arguments, said):
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["penstock", *arguments])
+    port = ["--port", "0"] if arguments[0] == "serve" else []  # another server may have 1234
+    monkeypatch.setattr(sys, "argv", ["penstock", *arguments, *port])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     message = str(ended.value.code)
@@ -305,7 +306,7 @@ def test_an_error_in_the_file_names_the_key(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["serve"],
+        ["serve", "--port", "0"],
         ["run", "--local", "-i", "hi"],
         ["bench"],
         ["pull", "smollm2-135m-instruct"],

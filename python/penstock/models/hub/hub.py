@@ -40,8 +40,8 @@ SMALL_FILES = re.compile(
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
-class NoSuchRepository(ModelError):
-    """The hub has no such repository, or shows it only to holders of a token."""
+class RepositoryUnknown(ModelError):
+    """The hub has no such repository, shows it only to holders of a token, or does not answer."""
 
 
 class _Lfs(msgspec.Struct):
@@ -233,12 +233,12 @@ class _Source:
         try:
             response = self._client.get(url)
         except httpx.HTTPError as error:
-            raise ModelError(
+            raise RepositoryUnknown(
                 f"{self._endpoint} does not answer, {self._repository} cannot be downloaded:"
                 f" {error}; without a network, name a file or a folder on disk"
             ) from None
         if response.status_code in (401, 403, 404):
-            raise NoSuchRepository(
+            raise RepositoryUnknown(
                 f"{self._endpoint}/{self._repository}: HTTP {response.status_code}: no such model,"
                 " or it needs a token (HF_TOKEN) whose owner has accepted its terms"
             )

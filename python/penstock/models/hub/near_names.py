@@ -5,19 +5,31 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from penstock.models.hub.catalogue import CATALOGUE
 from penstock.models.hub.hub_access import HubAccess
 
-CUTOFF = 0.6
+CUTOFF: Final = 0.7
+SHORTEST: Final = 4
+"""The shortest name that is compared with the beginnings of others."""
 
 
 def near(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of `names` that is nearest to `name`, whatever their case; None if none is
-    near."""
-    lower = {candidate.lower(): candidate for candidate in names}
-    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=CUTOFF)
-    return lower[close[0]] if close else None
+    """Return the one of `names` that is nearest to `name`, or begins with something near, whatever
+    their case; None if none is near."""
+    scored = [(_likeness(name.lower(), candidate.lower()), candidate) for candidate in names]
+    best = max(scored, default=(0.0, ""))
+    return best[1] if best[0] >= CUTOFF else None
+
+
+def _likeness(name: str, candidate: str) -> float:
+    """Return how alike two names are, from 0 to 1: the whole names, the names without their
+    owners, and a short name with the beginning of a long one."""
+    own, other = name.rpartition("/")[2], candidate.rpartition("/")[2]
+    beginning = other[: len(own) + 1] if len(own) >= SHORTEST else other
+    pairs = ((name, candidate), (own, other), (own, beginning))
+    return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
 
 def known_names(home: Path, hub: HubAccess) -> list[str]:

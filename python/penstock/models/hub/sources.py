@@ -152,14 +152,14 @@ def _resolve_hub(
     slot = name.replace("/", "--")
     folder = cached_folder(home, slot)
     if folder is None:
-        from penstock.models.hub.hub import NoSuchRepository, Revision, fetch_repository
+        from penstock.models.hub.hub import RepositoryUnknown, Revision, fetch_repository
 
         revision = Revision(hub, repository)
         try:
             folder = fetch_into_cache(
                 home, slot, lambda partial: fetch_repository(revision, file, partial, progress)
             )
-        except NoSuchRepository as error:
+        except RepositoryUnknown as error:
             raise ModelError(f"{error}; {hint(repository, home, hub)}") from None
     return files_at(folder, name)
 
