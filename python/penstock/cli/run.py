@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
-from typer.core import TyperCommand
 
 from penstock.cli.agent_setting_options import LOCAL_TOOL_OPTIONS
+from penstock.cli.help_text import PlainCommand
 from penstock.cli.media_setting_options import MEDIA_OPTIONS
 from penstock.cli.settings_parameters import CommandSettings, with_settings
 
@@ -19,7 +19,7 @@ PANEL = "Answers"
 SERVER_PANEL = "Server"
 
 
-class RunCommand(TyperCommand):
+class RunCommand(PlainCommand):
     """A command whose words are a model, a question, or a model and a question."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -277,6 +277,8 @@ class EngineGauges(msgspec.Struct):
     """A snapshot of gauges and counters for /metrics. Counters only grow while the engine process
     lives.
 
+    `tokens_processed`: tokens that steps computed, of prompts, answers and drafts.
+    `generated_tokens`: tokens of answers.
     `grammar_mask_seconds`: time spent computing token masks.
     `grammar_mask_wait_seconds`: the part of this time for which a step waited after its forward
     pass.
@@ -311,6 +313,7 @@ class EngineGauges(msgspec.Struct):
     grammar_compile_seconds: float = 0.0
     grammar_mask_seconds: float = 0.0
     grammar_mask_wait_seconds: float = 0.0
+    generated_tokens: int = 0
     forced_tokens: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0

@@ -9,6 +9,7 @@ class SchedulerGauges(msgspec.Struct):
     """A snapshot of the scheduler's gauges and counters, with the names of `EngineGauges`. Counters
     only grow.
 
+    `tokens_processed`: tokens that steps computed, of prompts, answers and drafts.
     `prefix_cache_lookups`: admissions while prefix caching is on.
     `prefix_cache_hits`: lookups that found at least one block.
     `prefix_cache_evictions`: published blocks that were overwritten.
@@ -29,6 +30,7 @@ class SchedulerGauges(msgspec.Struct):
     completed_length: int
     completed_abort: int
     completed_error: int
+    generated_tokens: int
     forced_tokens: int
     draft_tokens: int
     accepted_tokens: int

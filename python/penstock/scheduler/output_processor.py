@@ -19,6 +19,7 @@ class OutputProcessor:
         self._cache = cache
         self._keeps_cache = keeps_cache
         self.completed: dict[FinishReason, int] = {"stop": 0, "length": 0, "abort": 0, "error": 0}
+        self.generated_tokens = 0
         self.forced_tokens = 0
         self.draft_tokens = 0
         self.accepted_tokens = 0
@@ -126,6 +127,7 @@ class OutputProcessor:
         """Add one Progress to `progress`. Return True if the sequence is finished."""
         cached_tokens = None if sequence.reported else sequence.cached_tokens
         sequence.reported = True
+        self.generated_tokens += token_id is not None
         error = sequence.guide.error if finish == "error" and sequence.guide is not None else None
         progress.append(
             Progress(

@@ -262,6 +262,7 @@ class Scheduler:
             completed_length=output.completed["length"],
             completed_abort=output.completed["abort"],
             completed_error=output.completed["error"],
+            generated_tokens=output.generated_tokens,
             forced_tokens=output.forced_tokens,
             draft_tokens=output.draft_tokens,
             accepted_tokens=output.accepted_tokens,

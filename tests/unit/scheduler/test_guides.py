@@ -47,6 +47,7 @@ def test_forced_tokens_need_no_step_each() -> None:
         steps += 1
     gauges = harness.scheduler.gauges()
     assert gauges.forced_tokens > 5
+    assert gauges.generated_tokens == len(harness.answers["a"]) == 30
     assert steps == 30 - gauges.forced_tokens
 
 

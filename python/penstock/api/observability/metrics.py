@@ -54,6 +54,7 @@ ENGINE_GAUGES: Final = {
 }
 ENGINE_COUNTERS: Final = {
     "tokens_processed": "tokens_processed",
+    "tokens_generated": "generated_tokens",
     "prefix_cache_lookups": "prefix_cache_lookups",
     "prefix_cache_hits": "prefix_cache_hits",
     "prefix_cache_evictions": "prefix_cache_evictions",

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.api.observability.request_record import RequestRecord
+from penstock.base.ids import new_id
 
 KEPT: Final = 500
 
@@ -31,10 +32,18 @@ class LoggedRequest(Struct, kw_only=True):
     completion_tokens: int
 
 
+class LoggedRequests(Struct):
+    """A part of the log, oldest first. `process`: names the process that numbered the requests."""
+
+    process: str
+    requests: list[LoggedRequest]
+
+
 class RequestLog:
     """The last 500 requests of this process, without health checks and requests of the page."""
 
     def __init__(self) -> None:
+        self._process = new_id("")
         self._kept: deque[LoggedRequest] = deque(maxlen=KEPT)
         self._number = 0
 
@@ -59,6 +68,9 @@ class RequestLog:
             )
         )
 
-    def after(self, number: int) -> list[LoggedRequest]:
-        """Return the kept requests with a higher number, oldest first."""
-        return [request for request in self._kept if request.number > number]
+    def after(self, number: int, process: str) -> LoggedRequests:
+        """Return the kept requests with a higher number; all if `process` is another process, such
+        as this server before its restart."""
+        least = number if process == self._process else 0
+        newer = [request for request in self._kept if request.number > least]
+        return LoggedRequests(self._process, newer)

@@ -36,6 +36,7 @@ class GetServerInfo:
             **_tools(services),
             "features": {
                 "adapters_mutable": services.adapter_updates,
+                "metrics": services.metrics is not None,
                 "pull_any": services.settings.enable_pull,
             },
         }
@@ -106,16 +107,19 @@ class ListCatalogue:
 
 
 class ListRequests:
-    """GET: returns the last requests of this process. `after`: only those with a higher number."""
+    """GET: returns the last requests of this process. `after` and `process`: only those with a
+    higher number, if they were numbered by the process that an earlier answer named."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        text = query_of(scope).get("after", "0")
+        query = query_of(scope)
+        text = query.get("after", "0")
         if not (text.isascii() and text.isdigit() and len(text) < MAX_NUMBER_DIGITS):
             raise InvalidRequest("`after` must be the number of a request", field="after")
-        await send_struct(self._services.observers.log.after(int(text)), send)
+        newer = self._services.observers.log.after(int(text), query.get("process", ""))
+        await send_struct(newer, send)
 
 
 def _model(model: ServedModel) -> dict[str, Any]:
@@ -129,9 +133,11 @@ def _model(model: ServedModel) -> dict[str, Any]:
         "modalities_in": () if found is None else found.inputs,
         "modalities_out": () if found is None else (found.output,),
         "context": None if engine is None else engine.info.max_model_len or None,
+        "memory_bytes": None if engine is None else engine.info.memory_bytes or None,
         "sampling": {} if sampling is None else sampling.values,
         "voices": () if engine is None else engine.info.voices,
         "adapters": [adapter.alias for adapter in model.adapters.all],
+        "lora": model.adapters.available,
         "reasoning": model.reasons,
         "tools": found is not None and found.output == "text",
     }

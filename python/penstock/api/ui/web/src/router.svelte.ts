@@ -3,10 +3,16 @@
 import { addressOf, BASE, parseRoute, type Route } from "./routes";
 
 let current = $state<Route>(parseRoute(location.pathname));
+let lastChat = chatOf(current);
 
 export const router = {
   get route(): Route {
     return current;
+  },
+
+  /** The id of the chat that was shown last; null if it was a new chat, or none was shown. */
+  get lastChat(): string | null {
+    return lastChat;
   },
 
   /** Go to another route. */
@@ -23,7 +29,7 @@ export const router = {
     const address = addressOf(route);
     if (how === "push" && address !== location.pathname) history.pushState(null, "", address);
     if (how === "replace") history.replaceState(null, "", address);
-    current = route;
+    enter(route);
   },
 };
 
@@ -31,9 +37,18 @@ export const router = {
 export function startRouter(): () => void {
   const done = new AbortController();
   const { signal } = done;
-  window.addEventListener("popstate", () => (current = parseRoute(location.pathname)), { signal });
+  window.addEventListener("popstate", () => enter(parseRoute(location.pathname)), { signal });
   document.addEventListener("click", followLink, { signal });
   return () => done.abort();
+}
+
+function enter(route: Route): void {
+  current = route;
+  if (route.name === "chat") lastChat = chatOf(route);
+}
+
+function chatOf(route: Route): string | null {
+  return route.name === "chat" ? route.id : null;
 }
 
 function followLink(event: MouseEvent): void {

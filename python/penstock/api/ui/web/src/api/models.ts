@@ -1,7 +1,7 @@
 /** Models, downloads, metrics and the request log. */
 
 import { getJson, getText, sendJson } from "./client";
-import type { CatalogueEntry, Pull, RequestEntry, ServerInfo } from "./types";
+import type { CatalogueEntry, Pull, RequestPage, ServerInfo } from "./types";
 
 export function getInfo(signal?: AbortSignal): Promise<ServerInfo> {
   return getJson("/ui/api/info", { signal });
@@ -44,9 +44,15 @@ export function cancelPull(id: string): Promise<void> {
   return sendJson("DELETE", `/ui/api/models/pulls/${encodeURIComponent(id)}`);
 }
 
-/** Return the requests that are newer than the request with the number `after`; at most 500. */
-export function listRequests(after?: number, signal?: AbortSignal): Promise<RequestEntry[]> {
-  return getJson("/ui/api/requests", { query: { after }, signal });
+/**
+ * Return the last requests of the process that answers, at most 500. `seen`: only newer ones, if it
+ * is still the same process.
+ */
+export function listRequests(
+  seen?: { process: string; after: number },
+  signal?: AbortSignal,
+): Promise<RequestPage> {
+  return getJson("/ui/api/requests", { query: { ...seen }, signal });
 }
 
 /** Return the metrics in Prometheus' text format. */

@@ -126,6 +126,10 @@ export interface ChatSettings {
   tools?: { search?: boolean; code?: boolean; shell?: boolean };
   agent_permission?: string;
   max_tool_rounds?: number;
+  /** The voice of a model that speaks. */
+  voice?: string;
+  /** The size of pictures, such as "512x768": width x height in pixels. */
+  image_size?: string;
 }
 
 export interface Chat {
@@ -166,12 +170,16 @@ export interface ModelInfo {
   modalities_in: string[];
   modalities_out: string[];
   context: number | null;
+  /** The memory of its engine on the CPU; null while it is not loaded. */
+  memory_bytes: number | null;
   sampling: Partial<
     Pick<ChatSettings, "temperature" | "top_p" | "top_k" | "min_p" | "repetition_penalty">
   >;
   /** The voices of a model that speaks. */
   voices: string[];
   adapters: string[];
+  /** Whether adapters can be loaded into it. */
+  lora: boolean;
   reasoning: boolean;
   tools: boolean;
 }
@@ -184,7 +192,7 @@ export interface ServerInfo {
   /** Null if the server has no tools. */
   agent_permission: "auto" | "ask" | "deny" | null;
   /** `pull_any`: any model of the hub may be downloaded, not only those of the catalogue. */
-  features: { pull_any: boolean; adapters_mutable: boolean };
+  features: { pull_any: boolean; adapters_mutable: boolean; metrics: boolean };
 }
 
 export interface PullFile {
@@ -223,6 +231,12 @@ export interface RequestEntry {
   ttft_s: number | null;
   prompt_tokens: number;
   completion_tokens: number;
+}
+
+/** A part of the request log, oldest first. `process` names the process that numbered it. */
+export interface RequestPage {
+  process: string;
+  requests: RequestEntry[];
 }
 
 /** The events of a message, in the order in which the server sends them. */
