@@ -73,8 +73,8 @@ def test_top_k_of_0_disables_the_models_default(bench):
     [
         ("/temperature x", "0 to 2"),
         ("/temperature 3", "0 to 2"),
-        ("/topk -2", "an integer from -1"),
-        ("/topk 1.5", "an integer from -1"),
+        ("/topk -2", "an integer; 0: all tokens"),
+        ("/topk 1.5", "an integer; 0: all tokens"),
         ("/topp nan", "0 to 1"),
         ("/set max_tokens 0", "an integer from 1"),
         ("/set repetition_penalty 0", "a number above 0"),
