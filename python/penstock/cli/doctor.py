@@ -29,6 +29,7 @@ def doctor(
         print_json({"checks": msgspec.to_builtins(checks)})
     else:
         print_table(("Check", "State", "Finding"), [row for c in checks for row in _rows(c)])
+        typer.echo(f"\n{_verdict(checks)}")
     if any(check.status == "error" for check in checks):
         raise typer.Exit(1)
 
@@ -37,6 +38,14 @@ def _rows(check: Check) -> list[tuple[str, str, str]]:
     """Return the table rows of a check: its finding, and a remedy below it."""
     found: list[tuple[str, str, str]] = [(check.name, check.status, check.message)]
     return [*found, ("", "", f"-> {check.suggestion}")] if check.suggestion else found
+
+
+def _verdict(checks: list[Check]) -> str:
+    """Return the line that sums up the checks."""
+    errors = sum(check.status == "error" for check in checks)
+    warnings = sum(check.status == "warn" for check in checks)
+    able = "cannot serve yet" if errors else "can serve"
+    return f"This machine {able}: errors: {errors}, warnings: {warnings}."
 
 
 def _media_check() -> Check:

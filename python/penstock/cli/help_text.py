@@ -5,6 +5,7 @@ Plain text, because rich's boxes take columns from the texts and double the time
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 OTHER_OPTIONS: Final = "Options"
 OTHER_COMMANDS: Final = "Commands"
+TEXT_DEFAULT: Final = re.compile(r"\[default: \((.*?)\)\]")
 MAX_WIDTH: Final = 110
 MAX_LEFT: Final = 30
 GAP: Final = 2
@@ -112,8 +114,10 @@ def _options(command: Any, ctx: Any) -> list[tuple[str, list[Row]]]:
 
 
 def _record(parameter: Any, ctx: Any) -> Row | None:
+    """Return the name and the help of a parameter. typer puts defaults that are texts in
+    parentheses, which this removes."""
     record: Row | None = parameter.get_help_record(ctx)
-    return record
+    return record and (record[0], TEXT_DEFAULT.sub(r"[default: \1]", record[1]))
 
 
 def _commands(group: Any, ctx: Any) -> list[tuple[str, list[Row]]]:

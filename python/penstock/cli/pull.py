@@ -53,7 +53,7 @@ def models(as_json: Annotated[bool, JSON_OPTION] = False) -> None:
         )
         for entry, fetched in listed
     ]
-    print_table(("Name", "Size", "Licence", "Downloaded", "Model"), rows, numbers=("Size",))
+    print_table(("Name", "Size", "Licence", "On disk", "Model"), rows, numbers=("Size",))
     typer.echo("\nA folder, a .gguf file or a Hugging Face id (owner/name) is served too.")
 
 

@@ -9,7 +9,6 @@ import msgspec
 import typer
 
 from penstock.cli.ready_screen import Announcement, ready_json, ready_line, ready_screen
-from penstock.cli.running_server import check_port
 from penstock.cli.settings_options import SERVE_OPTIONS
 from penstock.cli.settings_parameters import CommandSettings, with_settings
 from penstock.config import (
@@ -54,6 +53,7 @@ def serve_settings(settings: ServingSettings, announcement: Announcement | None 
     from penstock.api.serving.server import run_server
     from penstock.base.logs import configure_logging
     from penstock.base.stack_dumps import dump_stacks_on_signal
+    from penstock.cli.running_server import check_port
 
     configure_logging()
     dump_stacks_on_signal()
