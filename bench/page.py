@@ -179,7 +179,7 @@ def rest(browser: Browser, url: str) -> float:
     (mine,) = [process for process in renderers() if process not in before] or renderers()[-1:]
     began, used = time.monotonic(), sum(mine.cpu_times()[:2])
     page.wait_for_timeout(REST_S * 1000)
-    percent = 100 * (sum(mine.cpu_times()[:2]) - used) / (time.monotonic() - began)
+    percent: float = 100 * (sum(mine.cpu_times()[:2]) - used) / (time.monotonic() - began)
     page.context.close()
     return round(percent, 2)
 
@@ -216,7 +216,7 @@ def import_chat(url: str, answers: Sequence[str]) -> str:
             message = {"id": id, "parent": parent, "role": role, "created_at": 1_700_000_000}
             messages.append({**message, "blocks": [block], "info": {}})
             parent = id
-    document = {
+    document: dict[str, Any] = {
         "format": "penstock-chat-1",
         "title": "Measured",
         "settings": {},

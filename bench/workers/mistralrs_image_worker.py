@@ -10,6 +10,7 @@ the model is loaded.
 import json
 import os
 import sys
+from typing import Any
 
 from mistralrs import ChatCompletionRequest, Runner, Which
 
@@ -24,7 +25,7 @@ def model() -> Which:
     return Which.GGUF(folder, name, metadata, mmproj_filename=os.path.basename(mmproj))
 
 
-def answer(body: dict) -> dict:
+def answer(body: dict[str, Any]) -> dict[str, Any]:
     request = ChatCompletionRequest(
         model="default",
         messages=body["messages"],

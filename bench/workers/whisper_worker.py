@@ -17,6 +17,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class FasterWhisper:
         np.asarray(self.model.encode(features).to_device(self.device()))
         return time.process_time() - began
 
-    def device(self):
+    def device(self) -> Any:
         import ctranslate2
 
         return ctranslate2.Device.cpu
@@ -148,12 +149,12 @@ class Transformers:
             )
         return self.tokenizer.decode(found[0].tolist())
 
-    def prepared(self, samples: np.ndarray):
+    def prepared(self, samples: np.ndarray) -> Any:
         found = self.features(samples, sampling_rate=16_000, return_tensors="pt")
         return found.input_features.to(self.dtype)
 
 
-ENGINES = {
+ENGINES: dict[str, Any] = {
     "penstock": Penstock,
     "faster-whisper": FasterWhisper,
     "whisper.cpp": WhisperCpp,

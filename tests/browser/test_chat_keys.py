@@ -98,7 +98,7 @@ def test_a_chat_opens_where_it_was_left(visitor: Visitor) -> None:
 def test_a_begun_text_stays_with_its_chat(visitor: Visitor) -> None:
     page = open_chat(visitor)
     composer(page).fill("not yet sent")
-    page.get_by_role("link", name="New chat").click()
+    page.keyboard.press("Control+Shift+O")
     expect(composer(page)).to_have_value("")
     page.go_back()
     expect(composer(page)).to_have_value("not yet sent")

@@ -3,14 +3,10 @@ store are real; the tokens come from the scripted engine, the only double."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from typing import Final
 
 import msgspec
@@ -20,6 +16,7 @@ from playwright.sync_api import Locator, Page, expect
 from penstock.config import AgentSettings, SearchSettings
 from tests.browser.chat_steps import answers, ask, open_chat, wait_for_end
 from tests.browser.conftest import COLOURS, SIZES, Visitor
+from tests.browser.threaded import Served, served
 from tests.support.agent_loops import call
 from tests.support.servers.agent_server import PYTHON_AND_SHELL, agent_server, python, shell
 from tests.support.small_web import article, content, small_web
@@ -37,27 +34,18 @@ print("drawn")"""
 HOSTILE: Final = "<img src=x onerror=window.harmed=1><script>window.harmed=1</script>"
 
 
-@dataclass(frozen=True)
-class Served:
-    """A server that runs in a thread of its own."""
-
-    url: str
-
-
-@contextmanager
 def tool_server(
     texts: Sequence[str],
     agent: AgentSettings = PYTHON_AND_SHELL,
     found: Callable[[str], Sequence[dict[str, str]]] | None = None,
-) -> Iterator[Served]:
-    """Run a server whose model writes `texts`, one a round, until the block ends.
+) -> AbstractContextManager[Served]:
+    """Run a server whose model writes `texts`, one a round.
 
     `found`: the results of searches; it gets the address of the small web.
     """
-    ready: Future[str] = Future()
-    done = threading.Event()
 
-    async def run() -> None:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[str]:
         async with AsyncExitStack() as stack:
             settings = agent
             if found is not None:
@@ -68,24 +56,9 @@ def tool_server(
                 search = SearchSettings("searxng", web.url("/"))
                 settings = msgspec.structs.replace(agent, enable_search=True, search=search)
             server = await stack.enter_async_context(agent_server(texts, settings))
-            ready.set_result(server.serving.url)
-            await asyncio.to_thread(done.wait)
+            yield server.serving.url
 
-    def main() -> None:
-        try:
-            asyncio.run(run())
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
-
-    thread = threading.Thread(target=main)
-    thread.start()
-    try:
-        yield Served(ready.result(120))
-    finally:
-        done.set()
-        thread.join()
+    return served(make)
 
 
 def tool(page: Page, name: str | re.Pattern[str]) -> Locator:
@@ -192,6 +165,7 @@ def test_a_call_waits_for_approval(
         card.get_by_role("button", name="Deny").click()
         expect(answers(page).last).to_contain_text("You denied this call.")
         expect(answers(page).last).to_contain_text("Two.")
+        expect(tool(page, "second")).to_contain_text("denied")
         wait_for_end(page)
         ask(page, "once more")
         card.get_by_role("button", name="Always in this chat").click()

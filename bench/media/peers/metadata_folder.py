@@ -21,7 +21,8 @@ def write_metadata(folder: Path, shape: Shape, model: Path) -> Path:
     fields = gguf.GGUFReader(model).fields
     tokens: list[str] = fields["tokenizer.ggml.tokens"].contents()
     types: list[int] = fields["tokenizer.ggml.token_type"].contents()
-    merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"].contents()]
+    written = fields["tokenizer.ggml.merges"].contents()
+    merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in written)]
     control = [
         token for token, kind in zip(tokens, types, strict=True) if kind == gguf.TokenType.CONTROL
     ]
@@ -165,7 +166,7 @@ def _qwen3_vl(
     return config, image
 
 
-def _tokenizer(tokens: list[str], merges: list[tuple[str, ...]], control: list[str]) -> Tokenizer:
+def _tokenizer(tokens: list[str], merges: list[tuple[str, str]], control: list[str]) -> Tokenizer:
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

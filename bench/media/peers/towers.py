@@ -14,6 +14,7 @@ import numpy as np
 from penstock import _native
 from penstock.kernels.native.ops import NativeOps
 from penstock.models.families.registry import media_spec_of_mmproj
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.quant.gguf.gguf_file import GgufFile
 
 
@@ -32,7 +33,7 @@ class Ours:
         """Return the CPU seconds of the tower, and the rows, for [height, width, 3] bytes."""
         media = self._processor.image(pixels)
         began = time.process_time()
-        steps = self._tower.encode(self._ops, media)
+        steps = self._tower.encode(self._ops, media, PieceBudget())
         while True:
             try:
                 next(steps)

@@ -29,6 +29,7 @@ DEFAULT_WORD: Final = "default"
 _SWITCH: Final = {"on": True, "yes": True, "off": False, "no": False}
 _RANGES: Final = {
     "seed": "an integer",
+    "top_k": "an integer; 0: all tokens",
     "stop": "a text, or a JSON list of texts",
     "response_format": "JSON, as in the HTTP API",
     "grammar": "JSON, as in the HTTP API",

@@ -48,12 +48,15 @@ COMMANDS: Final = (
     Command("/copy", "", "copy the last answer to the clipboard", turn_commands.copy),
     Command("/stats", "", "show tokens and speed of the answers", turn_commands.stats),
     Command(
-        "/system", "[TEXT]", "set the system message; without TEXT, none", setting_commands.system
+        "/system",
+        "[TEXT]",
+        "set the system message; without TEXT, remove it",
+        setting_commands.system,
     ),
     Command(
         "/set",
         "[NAME [VALUE]]",
-        "show all settings, or change one; VALUE `default` resets it",
+        "show all settings, or change one (VALUE default: reset)",
         setting_commands.set_field,
         "setting",
     ),
@@ -72,7 +75,7 @@ COMMANDS: Final = (
     Command(
         "/topp",
         "[X]",
-        "sample from the likeliest tokens that have the probability X together",
+        "sample from the likeliest tokens of total probability X",
         setting_commands.setter_of("top_p"),
     ),
     Command("/model", "[NAME]", "list the models, or switch", model_commands.model, "model"),
@@ -93,7 +96,7 @@ COMMANDS: Final = (
     Command(
         "/attach",
         "FILE",
-        "let an image, a recording, a video or a text go with your next line",
+        "send media or a text with your next line",
         file_commands.attacher_of(None),
         "file",
     ),

@@ -11,7 +11,7 @@ from penstock.api.schema.chats import TextBlock
 from penstock.base.errors import InvalidRequest
 from penstock.cli.chat.command_context import CommandContext, Outcome
 from penstock.cli.chat.conversation import Conversation
-from penstock.cli.chat.documents import load_chat, save_chat
+from penstock.cli.chat.documents import SUFFIX, load_chat, save_chat
 from penstock.cli.chat.tool_views import escaped, size_text
 from penstock.models.media.prepared import MediaKind
 
@@ -66,6 +66,8 @@ async def save(chat: CommandContext, name: str) -> Outcome:
         raise InvalidRequest("name a file: /save FILE")
     if name in chat.files:
         return _save_produced(chat, name)
+    if Path(name).suffix not in ("", SUFFIX):
+        raise InvalidRequest(f"no tool made a file {name!r}, and a chat is saved as *{SUFFIX}")
     path = save_chat(chat.conversation, Path(name).expanduser())
     return f"Saved the chat as {path}."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from typing import Final
 
@@ -15,7 +16,7 @@ from penstock.cli.chat.answer_view import CONTROL_CHARACTERS, PlainView
 
 CODE_THEME: Final = "ansi_dark"
 """A theme of the terminal's own colours, readable on dark and light backgrounds."""
-REFRESHES_PER_SECOND: Final = 10
+REFRESH_S: Final = 0.1
 SPARE_LINES: Final = 2
 """Lines of the terminal that an unfinished block leaves free."""
 
@@ -72,13 +73,19 @@ class UnfinishedBlock(Block):
 
 class MarkdownView(PlainView):
     """Prints each block, such as a paragraph, a table or a piece of code, once it is complete. Only
-    the block that is being written is redrawn."""
+    the block that is being written is redrawn, by a timer of the running event loop: rich's own
+    timer is a thread, whose output mixes with that of `print`.
 
-    def __init__(self, console: Console) -> None:
+    `refresh_s`: seconds from a new piece of text until it is drawn.
+    """
+
+    def __init__(self, console: Console, refresh_s: float = REFRESH_S) -> None:
         super().__init__(console)
+        self._refresh_s = refresh_s
         self._parser = MarkdownIt().enable("strikethrough").enable("table")
         self._block = UnfinishedBlock()
         self._live: Live | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def begin_text(self) -> None:
         self.pause()
@@ -90,8 +97,18 @@ class MarkdownView(PlainView):
         if self._live is None and self._block.text.strip():
             self._live = self._new_live()
             self._live.start(refresh=True)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._refresh_s, self._refresh)
+
+    def _refresh(self) -> None:
+        self._timer = None
+        if self._live is not None:
+            self._live.refresh()
 
     def pause(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -130,7 +147,7 @@ class MarkdownView(PlainView):
             self._block,
             console=self._console,
             transient=True,
-            refresh_per_second=REFRESHES_PER_SECOND,
+            auto_refresh=False,
             redirect_stdout=False,
             redirect_stderr=False,
         )

@@ -132,9 +132,18 @@ async def _backend(
 ) -> Backend:
     """Return the server that the options name or that runs on this machine, else an engine in this
     process."""
-    url = await chosen_server(parsed, options, screen.note)
+    notes: list[str] = []
+    url = await chosen_server(parsed, options, notes.append)
     if url is None:
-        return await _local(parsed, conversation)
+        backend = await _local(parsed, conversation)
+    else:
+        backend = await _connected(url, parsed, conversation)
+    for note in notes:  # an error comes alone
+        screen.note(note)
+    return backend
+
+
+async def _connected(url: str, parsed: CommandSettings, conversation: Conversation) -> Backend:
     given = {name: parsed.engine.get(name) for name in SAMPLED}
     sampling = {name: value for name, value in given.items() if value is not None}
     conversation.settings = {**sampling, **conversation.settings}
@@ -160,7 +169,7 @@ async def chosen_server(
     if info is None:
         return None
     if not _serves(info, model):
-        tell(f"The server at {usual} does not have {model or 'a model for texts'}.")
+        tell(f"The server at {usual} does not have {model or 'a model for texts'}; it runs here.")
         return None
     tell(f"Using the server at {usual}; --local runs the model here.")
     return usual

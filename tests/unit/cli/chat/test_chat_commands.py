@@ -30,6 +30,12 @@ def test_help_lists_every_command_with_its_argument():
         assert [line for line in lines if line.startswith(f"{usage}  ") and command.help in line]
 
 
+def test_the_lists_fit_a_terminal_of_80_columns(bench):
+    lines = [*help_text().splitlines(), *bench.command("/set").splitlines()]
+    lines += bench.command("/tools").splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+
+
 def test_names_of_commands_are_unique_and_start_with_a_slash():
     names = [command.name for command in COMMANDS]
     assert len(set(names)) == len(names) and all(re.fullmatch("/[a-z]+", name) for name in names)
@@ -67,8 +73,8 @@ def test_top_k_of_0_disables_the_models_default(bench):
     [
         ("/temperature x", "0 to 2"),
         ("/temperature 3", "0 to 2"),
-        ("/topk -2", "an integer from -1"),
-        ("/topk 1.5", "an integer from -1"),
+        ("/topk -2", "an integer; 0: all tokens"),
+        ("/topk 1.5", "an integer; 0: all tokens"),
         ("/topp nan", "0 to 1"),
         ("/set max_tokens 0", "an integer from 1"),
         ("/set repetition_penalty 0", "a number above 0"),

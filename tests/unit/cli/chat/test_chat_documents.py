@@ -67,6 +67,12 @@ def test_a_chat_is_saved_again_but_another_file_is_not_replaced(bench, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["chat.json", "notes.json"]
 
 
+def test_a_name_that_is_neither_a_tools_file_nor_a_chat_is_refused(bench):
+    refused = bench.command("/save figure.png")
+    assert refused == "no tool made a file 'figure.png', and a chat is saved as *.json"
+    assert "name a file" in bench.command("/save") and "name a file" in bench.command("/load")
+
+
 def document(**changed):
     message = {"id": "m1", "parent": None, "role": "user", "created_at": 1, "info": {}}
     message["blocks"] = [{"type": "text", "text": "hi"}]

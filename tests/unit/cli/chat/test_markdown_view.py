@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
 
@@ -24,12 +25,15 @@ Some *facts* about a [fox](https://fox.example):
 | Colour | Count |
 |---|---|
 | red | 2 |
+| white | 11 |
+
+> A quote.
 
 1. one
 
 ```python
 def count(foxes):
-    return len(foxes)  # a `tick`
+    return `foxes`
 ```
 
 Done."""
@@ -45,11 +49,14 @@ Some facts about a fox
  Colour  Count
  -
  red     2
+ white   11
+
+▌ A quote.
 
  1 one
 
  def count(foxes):
-     return len(foxes)  # a `tick`
+     return `foxes`
 
 Done.
 """
@@ -58,13 +65,20 @@ RULE = re.compile("[\u2500-\u257f]+")
 
 
 def rendered(pieces, environ=None):
+    """Return the output for an answer in pieces. The terminal is drawn after each."""
     out = io.StringIO()
     console = Console(file=out, width=30, height=20, force_terminal=True, _environ=environ or {})
-    view = MarkdownView(console)
-    view.begin_text()
-    for piece in pieces:
-        view.text(piece)
-    view.end()
+
+    async def show():
+        view = MarkdownView(console, refresh_s=0)
+        view.begin_text()
+        for piece in pieces:
+            view.text(piece)
+            for _ in range(3):
+                await asyncio.sleep(0)
+        view.end()
+
+    asyncio.run(show())
     return out.getvalue()
 
 
@@ -77,9 +91,13 @@ def test_an_answer_looks_the_same_in_whatever_pieces_it_comes(size):
 
 def test_an_answer_that_is_stopped_shows_all_its_text():
     out = io.StringIO()
-    view = MarkdownView(Console(file=out, width=30, force_terminal=True, _environ={}))
-    view.text("One.\n\nTw")
-    view.stop()
+
+    async def show():
+        view = MarkdownView(Console(file=out, width=30, force_terminal=True, _environ={}))
+        view.text("One.\n\nTw")
+        view.stop()
+
+    asyncio.run(show())
     assert visible_lines(out.getvalue())[:3] == ["One.", "", "Tw"]
 
 

@@ -36,6 +36,7 @@ class GetServerInfo:
             **_tools(services),
             "features": {
                 "adapters_mutable": services.adapter_updates,
+                "metrics": services.metrics is not None,
                 "pull_any": services.settings.enable_pull,
             },
         }

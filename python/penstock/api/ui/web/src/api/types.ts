@@ -192,7 +192,7 @@ export interface ServerInfo {
   /** Null if the server has no tools. */
   agent_permission: "auto" | "ask" | "deny" | null;
   /** `pull_any`: any model of the hub may be downloaded, not only those of the catalogue. */
-  features: { pull_any: boolean; adapters_mutable: boolean };
+  features: { pull_any: boolean; adapters_mutable: boolean; metrics: boolean };
 }
 
 export interface PullFile {

@@ -2,6 +2,7 @@
 
 import { send, sendJson } from "../api/client";
 import type { ChatSettings, ModelInfo } from "../api/types";
+import { withSizes } from "./wav";
 
 /** The kind of answer that a model gives. */
 export type AnswerKind = "text" | "speech" | "image";
@@ -27,7 +28,8 @@ export function make(
 async function speak(input: string, settings: ChatSettings, signal: AbortSignal): Promise<File> {
   const { model, voice } = settings;
   const response = await send("POST", "/v1/audio/speech", { model, voice, input }, { signal });
-  return new File([await response.blob()], "speech.wav", { type: "audio/wav" });
+  const sound = withSizes(await response.arrayBuffer());
+  return new File([sound], "speech.wav", { type: "audio/wav" });
 }
 
 async function draw(prompt: string, settings: ChatSettings, signal: AbortSignal): Promise<File> {

@@ -6,18 +6,30 @@ interface Place {
   offset: number;
 }
 
+const SETTLING_FRAMES = 4;
+
 const places = new Map<string, Place>();
 
-/** Remember the place at which a chat is left; a chat left at its end opens at its end. */
+/** Remember the place to which a chat was scrolled; a chat left at its end opens at its end. */
 export function keepPlace(chat: string, view: HTMLElement, atEnd: boolean): void {
-  const top = view.getBoundingClientRect().top;
-  const articles = [...view.querySelectorAll("article")];
-  const article = articles.findIndex((one) => one.getBoundingClientRect().bottom > top);
-  if (atEnd || article < 0) places.delete(chat);
-  else {
-    const offset = top - (articles[article]?.getBoundingClientRect().top ?? top);
-    places.set(chat, { article, offset });
+  const edge = view.getBoundingClientRect().top;
+  const articles = view.querySelectorAll("article");
+  const article = firstBelow(articles, edge);
+  const top = articles[article]?.getBoundingClientRect().top;
+  if (atEnd || top === undefined) places.delete(chat);
+  else places.set(chat, { article, offset: edge - top });
+}
+
+/** Return the index of the first element that ends below `edge`; the elements are in order. */
+function firstBelow(elements: NodeListOf<HTMLElement>, edge: number): number {
+  let low = 0;
+  let high = elements.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((elements[middle]?.getBoundingClientRect().bottom ?? edge) > edge) high = middle;
+    else low = middle + 1;
   }
+  return low;
 }
 
 /** Scroll to the place at which the chat was left. Returns whether there is one. */
@@ -25,9 +37,16 @@ export function returnToPlace(chat: string, view: HTMLElement): boolean {
   const place = places.get(chat);
   const article = place && view.querySelectorAll("article")[place.article];
   if (!article) return false;
-  article.scrollIntoView({ block: "start", behavior: "instant" });
-  view.scrollTop += place.offset;
+  settle(view, article, place.offset, SETTLING_FRAMES);
   return true;
+}
+
+/** Put the edge of the view `offset` below the top of an article. Articles out of view have only an
+ * estimated height, so the place is found again after they are drawn. */
+function settle(view: HTMLElement, article: HTMLElement, offset: number, frames: number): void {
+  const edge = view.getBoundingClientRect().top;
+  view.scrollTop += article.getBoundingClientRect().top - edge + offset;
+  if (frames > 0) requestAnimationFrame(() => settle(view, article, offset, frames - 1));
 }
 
 /** Scroll to the question before (-1) or after (1) the one at the upper edge. */

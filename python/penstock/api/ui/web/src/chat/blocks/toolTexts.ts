@@ -22,7 +22,7 @@ export interface SearchHit {
 const OUTPUTS = [
   ["stdout", "Output"],
   ["result", "Result"],
-  ["stderr", "Errors"],
+  ["stderr", "Standard error"],
   ["exception", "Exception"],
 ] as const;
 
