@@ -76,7 +76,7 @@ class MarkdownView(PlainView):
     the block that is being written is redrawn, by a timer of the running event loop: rich's own
     timer is a thread, whose output mixes with that of `print`.
 
-    `refresh_s`: seconds from a new piece of text until it is drawn.
+    `refresh_s`: seconds from a new piece of text until it is shown.
     """
 
     def __init__(self, console: Console, refresh_s: float = REFRESH_S) -> None:

@@ -65,7 +65,7 @@ RULE = re.compile("[\u2500-\u257f]+")
 
 
 def rendered(pieces, environ=None):
-    """Return the output for an answer in pieces. The terminal is drawn after each."""
+    """Return the output for an answer in pieces. The unfinished block is shown after each."""
     out = io.StringIO()
     console = Console(file=out, width=30, height=20, force_terminal=True, _environ=environ or {})
 
