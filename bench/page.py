@@ -7,7 +7,7 @@
 - A chat of 1,000 messages: the time until the last answer is shown, and the long tasks meanwhile.
 - Streams: an answer of up to 100 kB, which the measurement hands to the page in place of the
   server, in pieces of a token's size.
-- Rest: the CPU time that the page's process uses per second while nothing happens.
+- Rest: the CPU time of the page's main thread while nothing happens.
 
 A long task is one of more than 50 ms, in which the page does not react.
 """
@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import psutil
 from playwright.sync_api import Browser, Page, sync_playwright
 
 MESSAGES: Final = 1000
@@ -127,7 +126,8 @@ def long_chat(browser: Browser, url: str) -> dict[str, Any]:
     chat = import_chat(url, [ANSWER] * (MESSAGES // 2))
     page = open_page(browser, f"{url}/ui/chats/{chat}")
     page.wait_for_function(
-        f"document.querySelectorAll('[role=log] article').length === {MESSAGES}", timeout=120_000
+        f"() => document.querySelectorAll('[role=log] article').length === {MESSAGES}",
+        timeout=120_000,
     )
     shown = page.evaluate("performance.now()")
     page.wait_for_timeout(3000)
@@ -149,12 +149,15 @@ def streamed(browser: Browser, url: str, rate: int) -> dict[str, Any]:
     size = min(STREAM_BYTES, rate * PIECE_CHARS * STREAM_S)
     text = (ANSWER * (size // len(ANSWER) + 1))[:size]
     pieces = [text[start : start + PIECE_CHARS] for start in range(0, size, PIECE_CHARS)]
-    chat = running_chat(url)
+    chat, answer = running_chat(url)
     page = open_page(browser, "about:blank")
     page.add_init_script(STREAM)
     page.add_init_script(f"window.stream = {json.dumps({'pieces': pieces, 'rate': rate})}")
     page.goto(f"{url}/ui/chats/{chat}")
-    page.wait_for_function("window.streamed", timeout=240_000)
+    page.get_by_role("article", name="Answer").wait_for()
+    # The model's own answer would only take the processor from the page.
+    httpx.post(f"{url}/ui/api/chats/{chat}/messages/{answer}/stop", json={}, timeout=60)
+    page.wait_for_function("() => window.streamed", timeout=240_000)
     page.wait_for_timeout(1000)
     frames = page.evaluate("window.frames")
     gaps = sorted(after - before for before, after in pairwise(frames))
@@ -170,16 +173,21 @@ def streamed(browser: Browser, url: str, rate: int) -> dict[str, Any]:
 
 
 def rest(browser: Browser, url: str) -> float:
-    """Return the CPU time of the page's process while nothing happens, in percent of one core."""
+    """Return the CPU time of the page's main thread while nothing happens, in percent of a core."""
     chat = import_chat(url, [ANSWER] * 20)
-    before = renderers()
     page = open_page(browser, f"{url}/ui/chats/{chat}", observe=False)
     page.get_by_text("question 19").wait_for()
     page.wait_for_timeout(3000)
-    (mine,) = [process for process in renderers() if process not in before] or renderers()[-1:]
-    began, used = time.monotonic(), sum(mine.cpu_times()[:2])
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def used() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
+
+    began, before = time.monotonic(), used()
     page.wait_for_timeout(REST_S * 1000)
-    percent: float = 100 * (sum(mine.cpu_times()[:2]) - used) / (time.monotonic() - began)
+    percent = 100 * (used() - before) / (time.monotonic() - began)
     page.context.close()
     return round(percent, 2)
 
@@ -197,12 +205,6 @@ def long_tasks(page: Page) -> dict[str, float]:
     """Return the long tasks since the last call."""
     tasks = [task["duration"] for task in page.evaluate("window.longTasks.splice(0)")]
     return {"count": len(tasks), "longest": round(max(tasks, default=0)), "sum": round(sum(tasks))}
-
-
-def renderers() -> list[psutil.Process]:
-    """Return the processes of pages of our browser."""
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if "--type=renderer" in child.cmdline()]
 
 
 def import_chat(url: str, answers: Sequence[str]) -> str:
@@ -227,15 +229,16 @@ def import_chat(url: str, answers: Sequence[str]) -> str:
     return str(stored.raise_for_status().json()["id"])
 
 
-def running_chat(url: str) -> str:
-    """Start a long answer, so that the page follows its events. Returns the id of its chat."""
+def running_chat(url: str) -> tuple[str, str]:
+    """Start a long answer, so that the page follows its events. Returns the ids of its chat and of
+    itself."""
     grammar = {"type": "regex", "value": "([a-z]{2,8} ){4000}"}
     settings = {"grammar": grammar, "max_tokens": 7000}
     made = httpx.post(f"{url}/ui/api/chats", json={"settings": settings}).raise_for_status()
     chat = made.json()["id"]
     body = {"blocks": [{"type": "text", "text": "go"}]}
-    httpx.post(f"{url}/ui/api/chats/{chat}/messages", json=body, timeout=60).raise_for_status()
-    return str(chat)
+    sent = httpx.post(f"{url}/ui/api/chats/{chat}/messages", json=body, timeout=60)
+    return str(chat), str(sent.raise_for_status().json()["answer"]["id"])
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def test_a_model_that_draws_answers_with_a_picture(
         ask(page, "a cat")
         picture = answers(page).get_by_role("button", name="Enlarge picture.png").locator("img")
         expect(picture).to_be_visible()
-        page.wait_for_function("document.querySelector('article img').naturalWidth === 512")
+        page.wait_for_function("() => document.querySelector('article img').naturalWidth === 512")
         visitor.picture(page, "drawn")
         page.reload()
         expect(picture).to_be_visible()
@@ -43,7 +43,7 @@ def test_a_model_that_draws_answers_with_a_picture(
         page.get_by_role("button", name="Write another answer").click()
         expect(questions(page)).to_contain_text("2/2")
         ask(page, BROKEN)
-        expect(page.get_by_role("alert")).to_be_visible()
+        expect(page.get_by_text("The model failed at this request.")).to_be_visible()
         expect(composer(page)).to_have_value(BROKEN)
 
 
@@ -83,6 +83,6 @@ def test_a_model_that_speaks_answers_with_sound(
         ask(page, "one two three")
         sound = answers(page).locator("audio")
         expect(sound).to_have_attribute("aria-label", "speech.wav")
-        page.wait_for_function("document.querySelector('article audio').duration > 0")
+        page.wait_for_function("() => document.querySelector('article audio').duration > 0")
         assert sound.evaluate("audio => Number.isFinite(audio.duration)")
         visitor.picture(page, "spoken")

@@ -172,7 +172,7 @@ def test_a_call_waits_for_approval(
         expect(answers(page).last).to_contain_text("Three.")
         wait_for_end(page)
         ask(page, "and more")
-        expect(answers(page).last).to_contain_text("Four.")  # nobody was asked
+        expect(answers(page).last).to_contain_text("Four.")  # without a question
         visitor.picture(page, f"approved-{size[0]}")
 
 

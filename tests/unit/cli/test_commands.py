@@ -61,7 +61,16 @@ def invoke(*arguments):
 
 
 def test_command_line_imports_nothing_heavy():
-    heavy = ("numpy", "starlette", "uvicorn", "torch", "transformers", "tokenizers", "rich", "email")
+    heavy = (
+        "numpy",
+        "starlette",
+        "uvicorn",
+        "torch",
+        "transformers",
+        "tokenizers",
+        "rich",
+        "email",
+    )
     code = f"import sys, penstock.cli.main; print([m for m in {heavy} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

@@ -12,6 +12,7 @@ from penstock.api.serving.sockets import bind_socket
 from penstock.cli import main as cli
 from penstock.cli.running_server import check_port, served_models, url_of
 from penstock.config import SettingsError
+from penstock.system.checks import check_port as check_port_of_doctor
 from penstock.system.processes import free_port_after, port_owner
 
 
@@ -77,3 +78,10 @@ def test_a_server_that_is_no_penstock_has_no_models(taken, monkeypatch):
     monkeypatch.setattr("penstock.cli.running_server.TIMEOUT_S", 0.05)
     assert served_models(*taken) is None
     assert url_of("0.0.0.0", 1) == "http://127.0.0.1:1" and url_of("::", 1) == "http://[::1]:1"
+
+
+def test_doctor_names_the_process_that_uses_the_port():
+    with bind_socket("0.0.0.0", 0) as bound:
+        bound.listen()
+        check = check_port_of_doctor(bound.getsockname()[1])
+    assert check.status == "warn" and f"in use by process {os.getpid()} (" in check.message

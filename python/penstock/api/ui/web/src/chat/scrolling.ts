@@ -1,8 +1,8 @@
 /** Places in chats to which a person comes back from another chat or page. */
 
-/** `article`: the number of the first message in view; `offset`: how far it is above the edge. */
+/** `message`: the id of the first message in view; `offset`: how far it is above the edge. */
 interface Place {
-  article: number;
+  message: string;
   offset: number;
 }
 
@@ -12,12 +12,19 @@ const places = new Map<string, Place>();
 
 /** Remember the place to which a chat was scrolled; a chat left at its end opens at its end. */
 export function keepPlace(chat: string, view: HTMLElement, atEnd: boolean): void {
+  places.delete(chat);
+  if (atEnd) return;
   const edge = view.getBoundingClientRect().top;
-  const articles = view.querySelectorAll("article");
-  const article = firstBelow(articles, edge);
-  const top = articles[article]?.getBoundingClientRect().top;
-  if (atEnd || top === undefined) places.delete(chat);
-  else places.set(chat, { article, offset: edge - top });
+  const articles = view.querySelectorAll<HTMLElement>("article");
+  const article = articles[firstBelow(articles, edge)];
+  const message = article?.dataset["message"];
+  if (!article || message === undefined) return;
+  places.set(chat, { message, offset: edge - article.getBoundingClientRect().top });
+}
+
+/** Return the id of the message at which a chat was left. */
+export function placeOf(chat: string | undefined): string | undefined {
+  return chat === undefined ? undefined : places.get(chat)?.message;
 }
 
 /** Return the index of the first element that ends below `edge`; the elements are in order. */
@@ -35,8 +42,8 @@ function firstBelow(elements: NodeListOf<HTMLElement>, edge: number): number {
 /** Scroll to the place at which the chat was left. Returns whether there is one. */
 export function returnToPlace(chat: string, view: HTMLElement): boolean {
   const place = places.get(chat);
-  const article = place && view.querySelectorAll("article")[place.article];
-  if (!article) return false;
+  const article = view.querySelector<HTMLElement>(`[data-message="${place?.message ?? ""}"]`);
+  if (!place || !article) return false;
   settle(view, article, place.offset, SETTLING_FRAMES);
   return true;
 }
