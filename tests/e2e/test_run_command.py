@@ -144,7 +144,7 @@ def test_standard_input_is_the_document_and_the_argument_the_question() -> None:
         (("smolm2-135m-instruct", "-i", "hi"), 1, "did you mean smollm2-135m-instruct?"),
         (("-i", "hi", "--image", "/nowhere.png"), 1, "--image: /nowhere.png: No such file"),
         ((MODEL, "a question", "-i", "hi"), 2, "given twice"),
-        (("--no-such-option",), 2, "No such option"),
+        (("--no-such-option",), 2, "no such option"),
     ],
 )
 def test_errors_are_told_in_one_line_with_a_status(
@@ -152,8 +152,7 @@ def test_errors_are_told_in_one_line_with_a_status(
 ) -> None:
     ended = piped(*words, given="")
     assert (ended.returncode, ended.stdout) == (status, "")
-    assert told in ended.stderr
-    assert status == 2 or (ended.stderr.startswith("penstock: ") and ended.stderr.count("\n") == 1)
+    assert told in ended.stderr and ended.stderr.count("\n") == 1
 
 
 def test_an_interrupted_single_answer_ends_with_status_130(environment: dict[str, str]) -> None:

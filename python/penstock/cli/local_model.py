@@ -14,6 +14,7 @@ from penstock.agent.lazy_fetcher import LazyFetcher
 from penstock.agent.model_media import MediaAccess
 from penstock.agent.server_tools import ServerTools
 from penstock.base.errors import ModelError
+from penstock.cli.event_loops import cancel_all, event_loop
 from penstock.cli.pull import fetch_model
 from penstock.config import AgentSettings, EngineSettings, MediaSettings, read_environment
 from penstock.engine.adapters.catalog import local_adapter_catalog
@@ -95,29 +96,6 @@ async def start_local_model(
             approvals=approvals,
             _closing=stack.pop_all(),
         )
-
-
-async def cancel_all() -> None:
-    """Cancel the other tasks of the running event loop, which Ctrl-C left unfinished, and wait for
-    their end."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@contextlib.contextmanager
-def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Context manager for an event loop that the caller runs piece by piece. At the end, tasks that
-    Ctrl-C left unfinished are cancelled."""
-    loop = asyncio.new_event_loop()
-    try:
-        yield loop
-    finally:
-        loop.run_until_complete(cancel_all())
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from penstock.cli.chat.screen import Screen
 from penstock.cli.chat.server_backend import DEFAULT_URL, ServerInfo, connect, find_server
 from penstock.cli.chat.terminal_chat import Chat
 from penstock.cli.chat.words import words_for
+from penstock.cli.event_loops import event_loop
 from penstock.cli.settings_parameters import CommandSettings
 from penstock.config import AgentSettings, SettingsError, read_environment
 
@@ -57,19 +57,11 @@ class ChatOptions:
 def run_chat(parsed: CommandSettings, options: ChatOptions) -> None:
     """Run the chat until it ends. Raises ModelError, SettingsError, ServiceError and
     KeyboardInterrupt."""
-    from penstock.cli.local_model import cancel_all
-
     if options.url is not None and options.local:
         raise SettingsError("--url and --local exclude each other; give one of them")
     check_settings(options.settings)
-    loop = asyncio.new_event_loop()
-    try:
+    with event_loop() as loop:
         loop.run_until_complete(_chat(parsed, options))
-    finally:
-        loop.run_until_complete(cancel_all())
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
 
 
 async def _chat(parsed: CommandSettings, options: ChatOptions) -> None:

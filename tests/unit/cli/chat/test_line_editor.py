@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import stat
+import subprocess
+import sys
 
 import pytest
 from prompt_toolkit.application import create_app_session
@@ -90,3 +92,11 @@ def test_commands_and_their_arguments_are_completed(tmp_path, monkeypatch):
     assert completions("/image pho") == ["/image photo.png"]
     assert completions("/load ph") == ["/load photo.png"]
     assert completions("/exit x") == completions("hello") == completions("/no x") == []
+
+
+def test_the_command_line_loads_neither_the_editor_nor_the_chat():
+    code = "import sys, penstock.cli.main; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    assert "penstock.cli.run" in loaded
+    assert not loaded & {"prompt_toolkit", "httpx", "rich", "penstock.cli.chat.session"}
