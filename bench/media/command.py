@@ -12,11 +12,13 @@ from bench.harness.machine_facts import facts
 from bench.media import gap
 from bench.media.encode import SHAPES, Options, measure, table
 from bench.media.gap import CLOCKS
+from bench.media.peers import command as peers
 
 DESCRIPTION: Final = """Images, beside transformers in torch, on the same random weights.
 
 encode   a prepared image through tower and projector, in process on both sides, alternating
 gap      the time between the tokens of streams, alone and while images are encoded
+peers    beside llama.cpp, mistral.rs and others (`bench media peers --help`)
 
 The peer of `encode` is a Python with torch and transformers (`bench/peers.md`). It also makes the
 weights. `gap` takes any model that reads images (`--model`).
@@ -25,6 +27,9 @@ weights. `gap` takes any model that reads images (`--model`).
 
 def main() -> None:
     """Measure and print the figures."""
+    if sys.argv[1:2] == ["peers"]:
+        peers.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(
         prog="bench media",
         description=DESCRIPTION,

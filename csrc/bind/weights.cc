@@ -136,7 +136,8 @@ cpu::Use use_named(const std::string& name) {
 
 std::shared_ptr<PackedWeights> pack(const KernelSet& kernels, ThreadPool& pool,
                                     const std::vector<HeldSource>& parts,
-                                    const std::optional<py::array>& bias, const std::string& use_name) {
+                                    const std::optional<py::array>& bias,
+                                    const std::string& use_name) {
     const cpu::Use use = use_named(use_name);
     std::vector<cpu::MatrixSource> sources;
     int64_t rows = 0;

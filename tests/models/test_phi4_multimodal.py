@@ -16,6 +16,7 @@ from transformers.models.phi4_multimodal.feature_extraction_phi4_multimodal impo
 
 from penstock.base.errors import InvalidRequest, ModelError
 from penstock.models.families.registry import media_spec_of_folder
+from penstock.models.hub.folder_files import adapter_files, is_complete
 from penstock.models.media.phi4_images import HdGrid
 from penstock.models.media.prepared import PreparedMedia, Sound
 from penstock.models.media.tiles import TileLayout
@@ -149,6 +150,22 @@ def test_modalities_of_a_folder(folder: Path, spec: MediaSpec) -> None:
     seen, heard = spec.modes
     assert (seen.kind, seen.adapter) == ("image", folder / "vision-lora")
     assert (heard.kind, heard.adapter) == ("audio", folder / "speech-lora")
+
+
+def test_a_missing_adapter_is_named(folder: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "preprocessor_config.json"):
+        (tmp_path / name).write_text((folder / name).read_text())
+    with pytest.raises(ModelError, match=r"vision-lora: adapter_config\.json is missing"):
+        media_spec_of_folder(tmp_path)
+
+
+def test_the_adapters_are_files_of_the_model(folder: Path) -> None:
+    assert is_complete(folder)
+    assert set(adapter_files(folder)) == {
+        f"{name}/{file}"
+        for name in ("vision-lora", "speech-lora")
+        for file in ("adapter_config.json", "adapter_model.safetensors")
+    }
 
 
 def test_unsupported_key_is_named(folder: Path, tmp_path: Path) -> None:

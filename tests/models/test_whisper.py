@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,12 +15,16 @@ from transformers.generation.logits_process import WhisperTimeStampLogitsProcess
 from penstock.base.errors import ModelError
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.media.prepared import PreparedMedia
+from penstock.models.towers.piece_budget import PieceBudget
 from penstock.models.whisper.folder import is_whisper, whisper_spec
 from penstock.models.whisper.loader import load_whisper
 from penstock.models.whisper.rules import FORBIDDEN, TranscriptRules
+from penstock.models.whisper.tower import WhisperTower
+from penstock.quant.quantize import Bits
 from penstock.runtime.transcription import TranscriptionRuntime
 from tests.support.speech.whisper_folders import random_whisper
 from tests.support.speech.window_decoding import decode, encode, start_runtime
+from tests.support.vision_models import drained, native_ops
 
 SAID = 24
 
@@ -86,6 +90,26 @@ def test_encoder_gives_the_states_of_transformers(
         features = torch.from_numpy(media.array().copy())[None]
         expected = reference.model.encoder(features).last_hidden_state[0].numpy()
     assert np.abs(rows - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+def tower_rows(
+    folder: Path, dtype: Literal["auto", "f32"], bits: Bits | None, budget: PieceBudget
+) -> np.ndarray[Any, Any]:
+    """Return the rows of a window, encoded with the native kernels."""
+    model = load_whisper(ModelFiles("whisper", "folder", folder), dtype, bits)
+    ops = native_ops()
+    tower = WhisperTower(model.spec, model.weights.tensors, ops)
+    encoded, _ = drained(tower.encode(ops, window(0), budget))
+    return np.asarray(encoded.rows).reshape(-1, model.spec.width)
+
+
+def test_encoder_with_coarse_weights_is_near_float32_in_pieces_of_any_size(folder: Path) -> None:
+    exact = tower_rows(folder, "f32", None, PieceBudget())
+    coarse = tower_rows(folder, "auto", 8, PieceBudget())
+    error = np.linalg.norm(coarse - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert 0 < error.max() < 0.03
+    in_pieces = tower_rows(folder, "auto", 8, PieceBudget(operations=1e6))
+    np.testing.assert_array_equal(in_pieces, coarse)
 
 
 def test_greedy_tokens_of_a_batch_are_those_of_transformers(

@@ -86,7 +86,7 @@ std::unique_ptr<PackedLinear> pack(const std::vector<Matrix>& parts, const float
 // Columns past the last one of an output row, which no kernel may write.
 constexpr int64_t kGuard = 5;
 
-// Where the rows of dense products are rounded: once for all tasks, or in each task.
+// The place of rounding the rows of dense products: once for all tasks, or in each task.
 enum class Rounding : uint8_t { once, in_tasks };
 
 // The outputs of the layer, [rows, N + kGuard].

@@ -380,7 +380,8 @@ struct Fixed {
     float scale = 0.0f;
 
     template <class At>
-    Fixed(int64_t count, float most, float least, const At& at) : value(static_cast<size_t>(count)) {
+    Fixed(int64_t count, float most, float least, const At& at)
+        : value(static_cast<size_t>(count)) {
         float largest = 0.0f;
         bool finite = true;
         for (int64_t i = 0; i < count; ++i) {

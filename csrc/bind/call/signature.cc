@@ -163,11 +163,10 @@ std::vector<Row> row_kernels() {
 }
 
 // The extents that the `object` argument of a call defines. packed_linear [N, C]: C, N (also as V)
-// and `row_bytes`, the bytes of a quantized row of C numbers; and `rounded_bytes`, those of a row in
-// the formats that dense parts multiply. packed_experts: E, F, W, and the bytes of a quantized row of
-// W numbers (`row_bytes`) and of F numbers (`inner_bytes`).
-// adapter_slots: C and N of the layer `linear`, and `inner_columns`, the columns of the scratch
-// tensor `inner`.
+// and `row_bytes`, the bytes of a quantized row of C numbers; and `rounded_bytes`, those of a row
+// in the formats that dense parts multiply. packed_experts: E, F, W, and the bytes of a quantized
+// row of W numbers (`row_bytes`) and of F numbers (`inner_bytes`). adapter_slots: C and N of the
+// layer `linear`, and `inner_columns`, the columns of the scratch tensor `inner`.
 std::vector<Row> weight_kernels() {
     return {
         {"embedding", "tokens int32 [T] below V; write out float32 [T, C]; real scale",

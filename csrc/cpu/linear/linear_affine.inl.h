@@ -60,9 +60,10 @@ PENSTOCK_INLINE void group_dots(const uint8_t* const (&quants)[kPackedTiles],
     });
 }
 
-// Whether minima are stored. `none` and `stored` are constants at compile time, used for cases in
-// which the speed justifies the code size; with `asked`, the part is read at run time.
-enum class Minima { none, stored, asked };
+// Whether minima are stored. `none`, `zero_point` (none, and the zero point is not 0) and `stored`
+// are constants at compile time, used for cases in which the speed justifies the code size; with
+// `asked`, the part is read at run time.
+enum class Minima { none, zero_point, stored, asked };
 
 // Multiplies kRows rows with kPackedTiles packed tiles over all units, without the minima that
 // matrix tiles multiply. `x` is the first row.
@@ -109,7 +110,7 @@ multiply_packed_tiles(const PackedMatrix& part, const uint8_t* (&packed_tile)[kP
                     constexpr int j = (first + decltype(p)::value) / kPackedTileVectors;
                     constexpr int v = (first + decltype(p)::value) % kPackedTileVectors;
                     I32 sum = dot[m.value][p.value];
-                    if (zero != 0)
+                    if (kMinima == Minima::zero_point || zero != 0)
                         sum = sum + zero_sums<kGroup, g>(row, zero);
                     F32& a = acc[m.value][j][v];
                     const F32 scale = broadcast(row.scale) * scales[j].value[g][v];
@@ -242,6 +243,10 @@ void multiply_format(const AffineOperands& operands, const LinearTask& task, Wor
         task.part->stored_minimum
             ? multiply_task<kEncoding, kUnit, Minima::stored>(operands, task, workspace)
             : multiply_task<kEncoding, kUnit, Minima::none>(operands, task, workspace);
+    } else if constexpr (kEncoding == Encoding::affine8) {
+        !task.part->stored_minimum && task.part->zero_point != 0
+            ? multiply_task<kEncoding, kUnit, Minima::zero_point>(operands, task, workspace)
+            : multiply_task<kEncoding, kUnit, Minima::asked>(operands, task, workspace);
     } else {
         multiply_task<kEncoding, kUnit, Minima::asked>(operands, task, workspace);
     }

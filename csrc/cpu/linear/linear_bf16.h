@@ -68,8 +68,7 @@ struct Bf16Format {
             add(pair, Index<0>{});
         unrolled<kRows>([&](auto m) {
             unrolled<kTiles>([&](auto j) {
-                total[m.value][j.value] =
-                    sum[0][m.value][j.value] + sum[1][m.value][j.value];
+                total[m.value][j.value] = sum[0][m.value][j.value] + sum[1][m.value][j.value];
             });
         });
     }

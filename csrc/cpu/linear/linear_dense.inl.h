@@ -9,8 +9,8 @@
 //
 // The arithmetic is the same for every M: even = fma over k = 0, 2, 4 ..., odd = fma over k = 1, 3,
 // 5 ..., each in order and in float32; out = (even + odd) + bias. ISAs with tiles or bf16 pairs
-// multiply bf16 weights as described in linear_bf16_amx.h and linear_bf16.h, and int16 weights as in
-// linear_int16.h.
+// multiply bf16 weights as described in linear_bf16_amx.h and linear_bf16.h, and int16 weights as
+// in linear_int16.h.
 #pragma once
 
 #include "cpu/linear/linear_bf16.h"
@@ -178,8 +178,7 @@ PENSTOCK_INLINE void round_row_once(const LinearWeights& linear, const float* x,
 // Runs one task of the dense parts, from the rows of `x` to those of `out`. `rounded`: the rows of
 // `x` in the formats of all dense parts, or without memory.
 inline void multiply_dense(const LinearWeights& linear, const LinearTask& task, const TensorView& x,
-                           const TensorView& rounded, const TensorView& out,
-                           Workspace& workspace) {
+                           const TensorView& rounded, const TensorView& out, Workspace& workspace) {
     (void)rounded; // read by ISAs with pairs only
     const DenseOperands operands{&linear, static_cast<const float*>(x.data), x.stride[0],
                                  static_cast<float*>(out.data), out.stride[0]};

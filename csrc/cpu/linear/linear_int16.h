@@ -38,8 +38,7 @@ struct Int16Format {
         });
         const float top = reduce_max(largest);
         const bool finite = !any(!equal(zero, zero));
-        const float inverse =
-            finite && top >= 0x1p-100f ? kLargestFixedActivation / top : 0.0f;
+        const float inverse = finite && top >= 0x1p-100f ? kLargestFixedActivation / top : 0.0f;
         for (int j = 0; j < vectors; j += 2) {
             const F32 low = finite ? x[j] * broadcast(inverse) : broadcast(0.0f);
             const F32 high = finite ? x[j + 1] * broadcast(inverse) : broadcast(0.0f);
@@ -67,13 +66,12 @@ struct Int16Format {
 
     template <int kRows, int kTiles>
     PENSTOCK_INLINE void add_unit(const uint8_t* const (&tiles)[kTiles], int64_t offset,
-                                  const int16_t* const (&rows)[kRows],
-                                  I32 (&sum)[kRows][kTiles]) {
+                                  const int16_t* const (&rows)[kRows], I32 (&sum)[kRows][kTiles]) {
         for (int64_t pair = 0; pair < kUnit / 2; ++pair) {
             Int16Pairs weights[kTiles];
             unrolled<kTiles>([&](auto j) {
-                weights[j.value] = load_int16_pairs(reinterpret_cast<const int16_t*>(
-                    tiles[j.value] + offset + pair * kPairBytes));
+                weights[j.value] = load_int16_pairs(
+                    reinterpret_cast<const int16_t*>(tiles[j.value] + offset + pair * kPairBytes));
             });
             unrolled<kRows>([&](auto m) {
                 const Int16Pairs value = broadcast_int16_pair(rows[m.value] + 2 * pair);
@@ -94,9 +92,8 @@ struct Int16Format {
         for (int64_t k = 0; k < depth; k += kFixedGroup) {
             const int64_t scales = at;
             I32 sum[kRows][kTiles];
-            unrolled<kRows * kTiles>([&](auto i) {
-                sum[i.value / kTiles][i.value % kTiles] = broadcast(int32_t{0});
-            });
+            unrolled<kRows * kTiles>(
+                [&](auto i) { sum[i.value / kTiles][i.value % kTiles] = broadcast(int32_t{0}); });
             at += kScaleBytes;
             for (int64_t unit = k; unit < depth && unit < k + kFixedGroup; unit += kUnit) {
                 prefetcher.step();
@@ -109,11 +106,11 @@ struct Int16Format {
             const int64_t place = fixed_scales_offset(depth) + k / kFixedGroup * 4;
             F32 weight_scale[kTiles];
             unrolled<kTiles>([&](auto j) {
-                weight_scale[j.value] = load(reinterpret_cast<const float*>(tiles[j.value] + scales));
+                weight_scale[j.value] =
+                    load(reinterpret_cast<const float*>(tiles[j.value] + scales));
             });
             unrolled<kRows>([&](auto m) {
-                const F32 scale =
-                    broadcast(*reinterpret_cast<const float*>(rows[m.value] + place));
+                const F32 scale = broadcast(*reinterpret_cast<const float*>(rows[m.value] + place));
                 unrolled<kTiles>([&](auto j) {
                     F32& s = total[m.value][j.value];
                     s = fma(to_float(sum[m.value][j.value]) * weight_scale[j.value], scale, s);

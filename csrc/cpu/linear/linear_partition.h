@@ -61,8 +61,8 @@ struct LinearTask {
 // Maximum rows whose rounded activations share one load of kDensePackedTiles packed tiles: their
 // accumulators just fit the registers, and their dependency chains hide each other's latency.
 constexpr int kMaxPairRows = 6;
-// Maximum bytes of the rounded rows that pass over the packed tiles of a task together. They stay in
-// the L2 cache with these tiles.
+// Maximum bytes of the rounded rows that pass over the packed tiles of a task together. They stay
+// in the L2 cache with these tiles.
 constexpr int64_t kRoundedBytes = 576 * 1024;
 
 // Returns the number of rounded rows of `row_bytes` bytes that pass over packed tiles together.

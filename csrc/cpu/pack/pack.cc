@@ -97,9 +97,8 @@ PackedMatrix affine_part(const MatrixSource& source, Isa isa, Use use) {
 // Returns the bytes of an activation row in all formats that the parts multiply.
 int64_t rounded_row_bytes(std::span<const PackedMatrix> parts, int64_t depth, Isa isa) {
     const auto any = [&](Encoding encoding) {
-        return std::any_of(parts.begin(), parts.end(), [&](const PackedMatrix& part) {
-            return part.encoding == encoding;
-        });
+        return std::any_of(parts.begin(), parts.end(),
+                           [&](const PackedMatrix& part) { return part.encoding == encoding; });
     };
     const bool bf16 = has_bf16_pairs(isa) && any(Encoding::dense_bf16);
     return (bf16 ? bf16_row_bytes(depth) : 0) +
@@ -188,8 +187,7 @@ PackedLinear::PackedLinear(std::span<const MatrixSource> parts, const float* bia
     std::vector<size_t> offsets;
     for (const MatrixSource& source : sources_) {
         PackedMatrix part =
-            source.dense == nullptr ? affine_part(source, isa, use)
-                                                   : dense_part(source, isa, use);
+            source.dense == nullptr ? affine_part(source, isa, use) : dense_part(source, isa, use);
         part.rows = source.rows;
         part.column = packed_tiles_.rows;
         part.packed_tiles = (source.rows + kPackedTileRows - 1) / kPackedTileRows;

@@ -39,8 +39,8 @@ struct MatrixSource {
 };
 
 // The use of packed matrices. For `products`, scales may be packed in a form that is not exact. For
-// `rounded_products`, float16 weights may be, too: with activations, they lose as much as in float16
-// arithmetic. With `rows`, rows gathered from a matrix equal the source's rows.
+// `rounded_products`, float16 weights may be, too: with activations, they lose as much as in
+// float16 arithmetic. With `rows`, rows gathered from a matrix equal the source's rows.
 enum class Use : uint8_t { products, rounded_products, rows };
 
 // Returns why these matrices cannot be packed together, naming the part, or an empty string if they

@@ -31,9 +31,9 @@
 //
 // dense_i16 approximates f16 weights for products: for each group of 64 k, f32 scales [16], then
 // int16 [pair][row][2]. Pair i of 32 consecutive k has k = i and k = i + 16. K is padded with zeros
-// to a multiple of 32, so that the last group may have 32. A value is the weight times 8191 over the
-// largest absolute weight of its row in the group, rounded half to even: the error, at most 2^-14 of
-// that weight, is less than f16 activations would cause.
+// to a multiple of 32, so that the last group may have 32. A value is the weight times 8191 over
+// the largest absolute weight of its row in the group, rounded half to even: the error, at most
+// 2^-14 of that weight, is less than f16 activations would cause.
 #pragma once
 
 #include <cstddef>

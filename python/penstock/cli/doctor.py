@@ -6,39 +6,46 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.output import JSON_OPTION, print_json, print_table
 from penstock.config import SandboxSettings, ServerSettings, read_environment
 
 if TYPE_CHECKING:
     from penstock.system.checks import Check
 
-MARKS = {"ok": "[green]ok[/green]", "warn": "[yellow]warn[/yellow]", "error": "[red]error[/red]"}
-
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: Annotated[bool, JSON_OPTION] = False,
     port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port to check.")
     ] = ServerSettings().port,
 ) -> None:
     """Check whether this machine can serve. Exits with status 1 if a check fails."""
     import msgspec
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
     from penstock.system.checks import all_checks
 
     checks = [*all_checks(read_environment(), port), _media_check(), *_sandbox_checks()]
     if as_json:
-        typer.echo(msgspec.json.encode({"checks": checks}).decode())
+        print_json({"checks": msgspec.to_builtins(checks)})
     else:
-        table = Table("Check", "", "", "Suggestion", box=None, pad_edge=False)
-        for check in checks:
-            message, help_text = escape(check.message), escape(check.suggestion or "")
-            table.add_row(check.name, MARKS[check.status], message, help_text)
-        Console().print(table)
+        print_table(("Check", "State", "Finding"), [row for c in checks for row in _rows(c)])
+        typer.echo(f"\n{_verdict(checks)}")
     if any(check.status == "error" for check in checks):
         raise typer.Exit(1)
+
+
+def _rows(check: Check) -> list[tuple[str, str, str]]:
+    """Return the table rows of a check: its finding, and a remedy below it."""
+    found: list[tuple[str, str, str]] = [(check.name, check.status, check.message)]
+    return [*found, ("", "", f"-> {check.suggestion}")] if check.suggestion else found
+
+
+def _verdict(checks: list[Check]) -> str:
+    """Return the line that sums up the checks."""
+    errors = sum(check.status == "error" for check in checks)
+    warnings = sum(check.status == "warn" for check in checks)
+    able = "cannot serve yet" if errors else "can serve"
+    return f"This machine {able}: errors: {errors}, warnings: {warnings}."
 
 
 def _media_check() -> Check:

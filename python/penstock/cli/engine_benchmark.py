@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import statistics
 from contextlib import aclosing
 from dataclasses import dataclass
-
-from rich.table import Table
 
 from penstock.base.ids import new_id
 from penstock.dialog import Sampling
@@ -20,14 +19,21 @@ from penstock.engine.types import TokenRequest
 class Speed:
     """The result of one iteration.
 
-    `first_token_s`: median time to the first token, in seconds.
+    `first_tokens_s`: the time to the first token of each sequence, in seconds.
+    `token_gaps_s`: the times between tokens, of all sequences, in seconds.
     `prompt_rate`: prompt tokens per second, over all sequences.
     `decode_rate`: generated tokens per second after the first token, over all sequences.
     """
 
-    first_token_s: float
+    first_tokens_s: tuple[float, ...]
+    token_gaps_s: tuple[float, ...]
     prompt_rate: float
     decode_rate: float
+
+    @property
+    def first_token_s(self) -> float:
+        """The median time to the first token, in seconds."""
+        return statistics.median(self.first_tokens_s)
 
 
 async def measure(
@@ -42,22 +48,31 @@ async def measure(
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     runs = [_generate(engine, prompt_len, gen_len, adapter) for _ in range(streams)]
-    times = await asyncio.gather(*runs)
-    first_s = statistics.median(first for first, _ in times) - began_s
-    all_prompts_s = max(first for first, _ in times) - began_s
-    decode_s = max(last for _, last in times) - min(first for first, _ in times)
+    answers = await asyncio.gather(*runs)
+    firsts = [answer[0][0] for answer in answers]
+    decode_s = max(answer[-1][0] for answer in answers) - min(firsts)
     return Speed(
-        first_token_s=first_s,
-        prompt_rate=streams * prompt_len / all_prompts_s,
+        first_tokens_s=tuple(first - began_s for first in firsts),
+        token_gaps_s=tuple(gap for answer in answers for gap in token_gaps(answer)),
+        prompt_rate=streams * prompt_len / (max(firsts) - began_s),
         decode_rate=streams * (gen_len - 1) / decode_s,
     )
 
 
+def token_gaps(steps: list[tuple[float, int]]) -> list[float]:
+    """Return the times between the tokens of an answer, in seconds. `steps`: the end of each step
+    and its number of tokens; the tokens of one step share its time."""
+    gaps: list[float] = []
+    for (before_s, _), (end_s, count) in itertools.pairwise(steps):
+        gaps += [(end_s - before_s) / count] * count
+    return gaps
+
+
 async def _generate(
     engine: Engine, prompt_len: int, gen_len: int, adapter: str
-) -> tuple[float, float]:
-    """Generate one answer. Return the times of its first and last token, in seconds of the
-    monotonic clock."""
+) -> list[tuple[float, int]]:
+    """Generate one answer. Return the end of each step, in seconds of the monotonic clock, and its
+    number of tokens."""
     vocab = engine.info.vocab_size
     request = TokenRequest(
         id=new_id("bench_"),
@@ -67,22 +82,8 @@ async def _generate(
         max_tokens=gen_len,
         adapter=adapter,
     )
-    steps: list[float] = []
+    steps: list[tuple[float, int]] = []
     async with aclosing(engine.generate(request)) as chunks:
         async for chunk in chunks:
-            steps.append(chunk.step_time_s)
-    return steps[0], steps[-1]
-
-
-def speed_table(title: str, measured: list[Speed]) -> Table:
-    """Return a table with the median, minimum and maximum of each figure in `measured`."""
-    table = Table("", "median", "min", "max", title=title, title_justify="left", box=None)
-    rows = (
-        ("prefill, tok/s", [speed.prompt_rate for speed in measured], "{:,.0f}"),
-        ("decode, tok/s", [speed.decode_rate for speed in measured], "{:,.1f}"),
-        ("time to first token, ms", [1000 * speed.first_token_s for speed in measured], "{:,.1f}"),
-    )
-    for label, values, form in rows:
-        figures = (statistics.median(values), min(values), max(values))
-        table.add_row(label, *(form.format(figure) for figure in figures))
-    return table
+            steps.append((chunk.step_time_s, max(len(chunk.tokens), 1)))
+    return steps

@@ -14,11 +14,13 @@ from penstock.agent.lazy_fetcher import LazyFetcher
 from penstock.agent.model_media import MediaAccess
 from penstock.agent.server_tools import ServerTools
 from penstock.base.errors import ModelError
+from penstock.cli.event_loops import cancel_all, event_loop
 from penstock.cli.pull import fetch_model
 from penstock.config import AgentSettings, EngineSettings, MediaSettings, read_environment
 from penstock.engine.adapters.catalog import local_adapter_catalog
 from penstock.engine.local import LocalEngine
 from penstock.engine.types import NO_TEXT
+from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_kind import model_kind
 from penstock.models.loader.sampling_defaults import operator_sampling
 
@@ -44,14 +46,56 @@ class LocalModel:
     agent: AgentLoop
     adapters: AdapterView
     approvals: MemoryApprovals
+    _closing: contextlib.AsyncExitStack
+
+    async def close(self) -> None:
+        """Stop the tools and the engine."""
+        await self._closing.aclose()
 
 
-async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the tasks that Ctrl-C left unfinished, before the engine is closed."""
-    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def start_local_model(
+    files: ModelFiles,
+    settings: EngineSettings,
+    agent: AgentSettings | None = None,
+    media: MediaSettings = MediaSettings(),  # noqa: B008
+) -> LocalModel:
+    """Start the model of `settings`, whose files are `files`. Raises ModelError, and SettingsError
+    for tools that cannot be used.
+
+    - `agent`: the tools that run in this process; None: none.
+    - `media`: the limits of images, audio and video.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        engine = await LocalEngine.start(settings)
+        stack.push_async_callback(engine.close)
+        live = AdapterView(limits=settings.lora)
+        adapters = local_adapter_catalog(settings.lora, read_environment(), engine, live)
+        if adapters is not None:
+            stack.push_async_callback(adapters.close)
+        approvals = MemoryApprovals(timeout_s=DECISION_S)
+        provider = None
+        if agent is not None:
+            tools = ServerTools(agent, MemoryFiles(), approvals)
+            stack.push_async_callback(tools.close)
+            await tools.start()
+            provider = tools.provider
+        if adapters is not None:
+            await adapters.preload()
+        sampling = operator_sampling(settings)
+        state = SharedState(tools=provider, media=MediaAccess(media, LazyFetcher()))
+        runners = load_runners(files, engine, settings.tool_call_parser, live, sampling, state)
+        if runners.generator is None:
+            raise ModelError(runners.refusal(NO_TEXT))
+        stack.push_async_callback(runners.close)
+        return LocalModel(
+            name=engine.info.model_id,
+            transcribes=model_kind(files) == "transcription",
+            engine=engine,
+            agent=runners.generator,
+            adapters=live,
+            approvals=approvals,
+            _closing=stack.pop_all(),
+        )
 
 
 @contextlib.contextmanager
@@ -60,45 +104,13 @@ def local_model(
     agent: AgentSettings | None = None,
     media: MediaSettings = MediaSettings(),  # noqa: B008
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, LocalModel]]:
-    """Context manager that starts the model of `settings`. Yields the model with its event loop,
-    which the caller must run. Raises ModelError, and SettingsError for tools that cannot be used.
-
-    - `agent`: the tools that run in this process; None: none.
-    - `media`: the limits of images, audio and video.
-    """
+    """Context manager that downloads and starts the model of `settings`. Yields the model with its
+    event loop, which the caller must run. Raises the errors of `start_local_model`."""
     files = fetch_model(settings.model)
-    loop = asyncio.new_event_loop()
-    try:
-        engine = loop.run_until_complete(LocalEngine.start(settings))
-        live = AdapterView(limits=settings.lora)
-        adapters = local_adapter_catalog(settings.lora, read_environment(), engine, live)
-        approvals = MemoryApprovals(timeout_s=DECISION_S)
-        tools: ServerTools | None = None
+    with event_loop() as loop:
+        model = loop.run_until_complete(start_local_model(files, settings, agent, media))
         try:
-            if agent is not None:
-                tools = ServerTools(agent, MemoryFiles(), approvals)
-                loop.run_until_complete(tools.start())
-            if adapters is not None:
-                loop.run_until_complete(adapters.preload())
-            sampling = operator_sampling(settings)
-            provider = None if tools is None else tools.provider
-            state = SharedState(tools=provider, media=MediaAccess(media, LazyFetcher()))
-            runners = load_runners(files, engine, settings.tool_call_parser, live, sampling, state)
-            if runners.generator is None:
-                raise ModelError(runners.refusal(NO_TEXT))
-            answers = runners.generator
-            try:
-                name, transcribes = engine.info.model_id, model_kind(files) == "transcription"
-                yield loop, LocalModel(name, transcribes, engine, answers, live, approvals)
-            finally:
-                loop.run_until_complete(runners.close())
+            yield loop, model
         finally:
-            loop.run_until_complete(_cancel_all(loop))
-            if tools is not None:
-                loop.run_until_complete(tools.close())
-            if adapters is not None:
-                loop.run_until_complete(adapters.close())
-            loop.run_until_complete(engine.close())
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
+            loop.run_until_complete(cancel_all())
+            loop.run_until_complete(model.close())

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.help_text import SETTINGS, PlainCommand, PlainGroup
+from penstock.cli.output import JSON_OPTION, print_json, print_table
 from penstock.config import SettingsError
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ def list_servers(
             "--mcp-config", envvar="MCP_CONFIG_PATH", help="JSON file with the MCP servers."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: Annotated[bool, JSON_OPTION] = False,
 ) -> None:
     """Connect to the MCP servers and list their tools. Exits with status 1 if a server fails."""
     import asyncio
@@ -58,27 +60,29 @@ def _print_json(servers: McpServers) -> None:
         {**msgspec.to_builtins(server), "tools": servers.tool_names(server.name)}
         for server in servers.status()
     ]
-    typer.echo(msgspec.json.encode({"servers": listed}).decode())
+    print_json({"servers": listed})
 
 
 def _print_table(servers: McpServers) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("Server", "", "Tools", box=None, pad_edge=False)
+    rows = []
     for server in servers.status():
-        names = ", ".join(servers.tool_names(server.name))
         if server.connected:
-            table.add_row(escape(server.name), "[green]ok[/green]", escape(names))
+            rows.append((server.name, "ok", ", ".join(servers.tool_names(server.name))))
         else:
-            reason = server.last_error or "no answer"
-            table.add_row(escape(server.name), "[red]error[/red]", escape(reason))
-    Console().print(table)
+            rows.append((server.name, "error", server.last_error or "no answer"))
+    print_table(("Server", "State", "Tools"), rows)
 
 
-app = typer.Typer(help="Show the MCP servers that provide tools.", no_args_is_help=True)
-app.command("list")(list_servers)
+app = typer.Typer(
+    cls=PlainGroup,
+    help="Show the MCP servers that provide tools.",
+    rich_markup_mode=None,
+    context_settings=SETTINGS,
+    no_args_is_help=True,
+)
+app.command("list", cls=PlainCommand, epilog="penstock mcp list --mcp-config mcp.json")(
+    list_servers
+)
 
 
 @app.callback()

@@ -2,51 +2,79 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from penstock.cli.settings_parameters import MODEL_HELP
-from penstock.config import read_environment
+from penstock.cli.model_names import model_names
+from penstock.cli.output import JSON_OPTION, print_json, print_table, size_text
+from penstock.cli.settings_parameters import DEFAULT_MODEL_HELP
+from penstock.config import EngineSettings, read_environment
 
 if TYPE_CHECKING:
+    from penstock.models.hub.catalogue import CatalogueEntry
     from penstock.models.hub.hub_access import HubAccess
     from penstock.models.hub.model_files import ModelFiles
 
-MIB = 1024 * 1024
 
-
-def pull(model: Annotated[str, typer.Argument(help=MODEL_HELP)]) -> None:
+def pull(
+    model: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(help=DEFAULT_MODEL_HELP, autocompletion=model_names),
+    ] = None,
+    as_json: Annotated[bool, JSON_OPTION] = False,
+) -> None:
     """Download a model, so that serving it needs no network."""
-    typer.echo(f"{model}: {fetch_model(model).path}")
+    name = model or EngineSettings().model
+    files = fetch_model(name)
+    if as_json:
+        print_json({"name": name, "kind": files.kind, "path": str(files.path)})
+    else:
+        typer.echo(f"{name}: {files.path}")
 
 
-def models() -> None:
-    """List the models that can be served by name, and whether they are downloaded."""
-    from rich.console import Console
-    from rich.table import Table
-
+def models(as_json: Annotated[bool, JSON_OPTION] = False) -> None:
+    """List the models known by name, and whether they are downloaded."""
     from penstock.models.hub.catalogue import CATALOGUE
     from penstock.models.hub.sources import is_fetched
 
     home = read_environment().home
-    table = Table("Name", "Model", "Size", "Licence", "Downloaded", box=None, pad_edge=False)
-    for column in table.columns:
-        column.no_wrap = column.header != "Model"
-    table.columns[2].justify = "right"
-    for entry in CATALOGUE.values():
-        size = f"{entry.size_bytes / MIB:,.0f} MiB" if entry.size_bytes else "-"
-        fetched = "yes" if is_fetched(entry, home) else "no"
-        table.add_row(entry.name, entry.description, size, entry.licence, fetched)
-    Console().print(table)
+    listed = [(entry, is_fetched(entry, home)) for entry in CATALOGUE.values()]
+    if as_json:
+        print_json({"models": [_described(entry, fetched) for entry, fetched in listed]})
+        return
+    rows = [
+        (
+            entry.name,
+            size_text(entry.size_bytes) if entry.size_bytes else "-",
+            entry.licence,
+            "yes" if fetched else "no",
+            entry.description,
+        )
+        for entry, fetched in listed
+    ]
+    print_table(("Name", "Size", "Licence", "On disk", "Model"), rows, numbers=("Size",))
+    typer.echo("\nA folder, a .gguf file or a Hugging Face id (owner/name) is served too.")
+
+
+def _described(entry: CatalogueEntry, fetched: bool) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "description": entry.description,
+        "licence": entry.licence,
+        "hub_id": entry.hub_id,
+        "size_bytes": entry.size_bytes,
+        "downloaded": fetched,
+    }
 
 
 def fetch_model(name: str) -> ModelFiles:
     """Return the files of a model. Missing files are downloaded with a progress bar. Raises
     ModelError."""
+    from penstock.cli.progress_bars import ProgressBars
     from penstock.models.hub.sources import resolve_model
 
-    with _Bars() as bars:
+    with ProgressBars() as bars:
         return resolve_model(name, read_environment().home, hub_access(), bars.update)
 
 
@@ -55,48 +83,3 @@ def hub_access() -> HubAccess:
     from penstock.models.hub.hub_access import hub_access_of
 
     return hub_access_of(read_environment())
-
-
-class _Bars:
-    """Progress bars on standard error. They appear only if something is downloaded."""
-
-    def __init__(self) -> None:
-        self._shown = False
-
-    def __enter__(self) -> _Bars:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            self._progress.stop()
-
-    def update(self, name: str, done_bytes: int, total_bytes: int | None) -> None:
-        """Show that `done_bytes` of `total_bytes` (None: unknown) of the file `name` are
-        downloaded."""
-        if not self._shown:
-            self._show()
-        if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(name, total=total_bytes)
-        self._progress.update(self._tasks[name], completed=done_bytes, total=total_bytes)
-
-    def _show(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TaskID,
-            TextColumn,
-            TransferSpeedColumn,
-        )
-
-        self._shown = True
-        self._tasks: dict[str, TaskID] = {}
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-        )
-        self._progress = Progress(*columns, console=Console(stderr=True))
-        self._progress.start()

@@ -1,35 +1,55 @@
-"""`penstock run`: a terminal chat with the engine in this process."""
+"""`penstock run`: a terminal chat, with the engine in this process or with a running server."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from penstock.cli.agent_setting_options import LOCAL_TOOL_OPTIONS
+from penstock.cli.help_text import PlainCommand
 from penstock.cli.media_setting_options import MEDIA_OPTIONS
 from penstock.cli.settings_parameters import CommandSettings, with_settings
-from penstock.config import AgentSettings, SettingsError
 
 if TYPE_CHECKING:
-    from penstock.dialog import HostedTool, Part
+    from penstock.models.media.prepared import MediaKind
 
 PANEL = "Answers"
+SERVER_PANEL = "Server"
 
 
-def _option(*flags: str, help: str, **details: Any) -> Any:
-    return typer.Option(*flags, help=help, rich_help_panel=PANEL, **details)
+class RunCommand(PlainCommand):
+    """A command whose words are a model, a question, or a model and a question."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from penstock.cli.chat.questions import split_words
+
+        rest = super().parse_args(ctx, args)
+        given = ctx.params
+        words = [word for word in (given["model"], *(given["question"] or ())) if word is not None]
+        given["model"], given["text"] = split_words(words, given["model_id"], given["text"])
+        given["model_id"], given["question"] = None, None
+        return rest
+
+
+def _option(*flags: str, help: str, panel: str = PANEL, **details: Any) -> Any:
+    return typer.Option(*flags, help=help, rich_help_panel=panel, **details)
 
 
 @with_settings((*LOCAL_TOOL_OPTIONS, *MEDIA_OPTIONS))
 def run(
     parsed: CommandSettings,
+    question: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(
+            help="Answer this question and exit. Text on standard input is its document.",
+            show_default=False,
+        ),
+    ] = None,
     text: Annotated[
         Optional[str],  # noqa: UP045
-        _option("-i", "--input", help="Answer this prompt and exit."),
+        _option("-i", "--input", help="Same as QUESTION."),
     ] = None,
     system: Annotated[
         Optional[str],  # noqa: UP045
@@ -63,74 +83,55 @@ def run(
         Optional[str],  # noqa: UP045
         _option("--adapter", help="Alias of the LoRA adapter to use; --lora loads it."),
     ] = None,
+    plain: Annotated[
+        bool,
+        _option("--plain", help="Show answers as the model writes them, without Markdown."),
+    ] = False,
+    url: Annotated[
+        Optional[str],  # noqa: UP045
+        _option(
+            "--url",
+            help="Use the server at this address.",
+            panel=SERVER_PANEL,
+            show_default="a server on port 1234, if one runs",
+        ),
+    ] = None,
+    local: Annotated[
+        bool,
+        _option("--local", help="Use no server: run the model here.", panel=SERVER_PANEL),
+    ] = False,
 ) -> None:
-    """Chat with a model in the terminal. /help lists the commands."""
-    from rich.console import Console
+    """Chat with a model in the terminal. /help lists the commands.
 
-    from penstock.cli.chat_state import Conversation
-    from penstock.cli.local_model import local_model
-    from penstock.cli.terminal_chat import Chat
-    from penstock.dialog import Limits, ReasoningPolicy
+    A Penstock server that already runs on this machine is used, unless an option of the engine or
+    of tools is given.
+    """
+    from penstock.cli.chat.session import ChatOptions, run_chat
 
-    engine_settings = parsed.one_engine()
-    tools = parsed.tools()
-    hosted = hosted_tools(tools)
-    agent = tools if hosted or tools.mcp_config is not None else None
-    attached = attached_media({"image": image, "audio": audio, "video": video})
-    conversation = Conversation(
-        system=system,
-        limits=Limits(max_tokens=max_tokens, truncate=True),
-        reasoning=ReasoningPolicy(enabled=thinking),
-        adapter=adapter,
-        hosted=hosted,
-        media=attached,
+    attached: dict[MediaKind, list[Path] | None] = {"image": image, "audio": audio, "video": video}
+    run_chat(
+        parsed,
+        ChatOptions(
+            question=text,
+            settings=_settings(system, max_tokens, thinking, adapter),
+            attached=tuple(
+                (kind, path) for kind, paths in attached.items() for path in paths or ()
+            ),
+            plain=plain,
+            url=url,
+            local=local,
+        ),
     )
-    with local_model(engine_settings, agent, parsed.media()) as (loop, model):
-        console = Console()
-        if console.is_terminal and sys.stdin.isatty():
-            chat = Chat(loop, model.agent, conversation, console, decide=model.approvals.decide)
-        else:  # input or output is not a terminal
-            chat = Chat(
-                loop,
-                model.agent,
-                conversation,
-                console,
-                Console(stderr=True),
-                "",
-                model.approvals.decide,
-            )
-        if text is None and model.transcribes and attached:
-            text = ""
-        if text is not None:
-            chat.answer_once(text)
-        else:
-            chat.talk(model.name)
 
 
-def attached_media(files: Mapping[str, Sequence[Path] | None]) -> tuple[Part, ...]:
-    """Return the parts of the files, given by their kinds: "image", "audio", "video". Raises
-    SettingsError for a file that cannot be read."""
-    from penstock.llm.content import content_parts
-
-    named = [
-        ({"type": kind, kind: path}, path) for kind, paths in files.items() for path in paths or ()
-    ]
-    parts: list[Part] = []
-    for part, path in named:
-        try:
-            parts += content_parts([part], str(path))
-        except OSError as error:
-            raise SettingsError(f"--{part['type']}: {path}: {error.strerror}") from None
-    return tuple(parts)
-
-
-def hosted_tools(settings: AgentSettings) -> tuple[HostedTool, ...]:
-    """Return the tools that `settings` enable, for a request."""
-    from penstock.dialog import PythonTool, SearchTool, ShellTool
-
-    offered = (
-        (settings.enable_search, SearchTool()),
-        (settings.enable_code_execution, PythonTool()),
-        (settings.enable_shell, ShellTool()),
-    )
-    return tuple(tool for enabled, tool in offered if enabled)
+def _settings(
+    system: str | None, max_tokens: int | None, thinking: bool | None, adapter: str | None
+) -> dict[str, Any]:
+    """Return the settings of the chat that the options set."""
+    given = {
+        "system": system or None,
+        "max_tokens": max_tokens,
+        "enable_thinking": thinking,
+        "adapter": adapter,
+    }
+    return {name: value for name, value in given.items() if value is not None}

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
+import sys
+from typing import Annotated
 
+import msgspec
+import typer
+
+from penstock.cli.ready_screen import Announcement, ready_json, ready_line, ready_screen
 from penstock.cli.settings_options import SERVE_OPTIONS
 from penstock.cli.settings_parameters import CommandSettings, with_settings
 from penstock.config import (
@@ -16,13 +21,28 @@ from penstock.config import (
 
 
 @with_settings(SERVE_OPTIONS)
-def serve(parsed: CommandSettings) -> None:
-    """Serve one model over HTTP, or several from a TOML file."""
-    serve_settings(parsed.serving())
+def serve(
+    parsed: CommandSettings,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Describe the ready server as one line of JSON.")
+    ] = False,
+) -> None:
+    """Serve one model over HTTP, or several from a TOML file.
+
+    When the server is ready, a terminal gets its addresses and examples, and a pipe gets the line
+    `Penstock ... ready on http://...`.
+    """
+    if as_json:
+        serve_settings(parsed.serving(), ready_json)
+    else:
+        serve_settings(parsed.serving())
 
 
-def serve_settings(settings: ServingSettings) -> None:
+def serve_settings(settings: ServingSettings, announcement: Announcement | None = None) -> None:
     """Download missing models, and serve until a signal arrives.
+
+    `announcement`: returns the text for a ready server; None: the screen for a terminal, else the
+    ready line.
 
     Raises ModelError, SettingsError, OSError.
     """
@@ -33,13 +53,17 @@ def serve_settings(settings: ServingSettings) -> None:
     from penstock.api.serving.server import run_server
     from penstock.base.logs import configure_logging
     from penstock.base.stack_dumps import dump_stacks_on_signal
+    from penstock.cli.running_server import check_port
 
     configure_logging()
     dump_stacks_on_signal()
     server = settings.server
     configure_access_log(server.access_log_format, enabled=not server.disable_access_log)
     check_store(server.store)
-    run_server(with_ids(settings), say=_say)
+    check_port(server.host, server.port)
+    text = announcement or (ready_screen if sys.stdout.isatty() else ready_line)
+    details = _say if text is ready_line else _ignore
+    run_server(with_ids(settings), details, lambda ready: _say(text(ready)))
 
 
 def with_ids(settings: ServingSettings) -> ServingSettings:
@@ -78,3 +102,7 @@ def check_store(settings: StoreSettings) -> None:
 
 def _say(text: str) -> None:
     print(text, flush=True)
+
+
+def _ignore(text: str) -> None:
+    """Drop details that the screen and the JSON have in their own form."""

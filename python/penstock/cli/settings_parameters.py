@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final, Optional
 
 import typer
-from typer.core import TyperCommand
 
+from penstock.cli.help_text import PlainCommand
+from penstock.cli.model_names import model_names
 from penstock.cli.setting_option import SettingOption, negative_flags
 from penstock.cli.settings_options import (
     FORMER_OPTIONS,
@@ -44,8 +45,9 @@ FLAGS: Final = {
 }
 SERVED_NAMES: Final = "--served-model-name"
 MODEL_HELP: Final = (
-    "Model: a name that `penstock models` lists, a .gguf file, a folder or a Hugging Face id."
+    "A name that `penstock models` lists, a .gguf file, a folder or a Hugging Face id."
 )
+DEFAULT_MODEL_HELP: Final = f"{MODEL_HELP} [default: {EngineSettings().model}]"
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ def with_settings(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds MODEL, `--config` and the settings options to a command.
 
-    The command gets them as its first argument, a CommandSettings, in addition to its own options.
+    The command gets them as its first argument, a CommandSettings, in addition to its own options,
+    which the help shows first.
 
     `further`: options beside those of the model.
     """
@@ -134,11 +137,11 @@ def with_settings(
         shown = [parameter for option in options for parameter in _parameters(option)]
         parameters = [
             *_model_parameters(),
+            *own,
             *([_names_parameter()] if of_server else []),
             *shown,
             _config_parameter(),
             *(parameter for option in FORMER_OPTIONS for parameter in _hidden_parameters(option)),
-            *own,
         ]
         wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
         wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -151,10 +154,14 @@ def with_settings(
 
 
 def _model_parameters() -> list[inspect.Parameter]:
-    default = EngineSettings().model
-    argument = typer.Argument(None, help=MODEL_HELP, show_default=default)
+    argument = typer.Argument(None, help=DEFAULT_MODEL_HELP, autocompletion=model_names)
     option = typer.Option(
-        None, "-m", "--model-id", help="Same as MODEL.", rich_help_panel=MODEL_PANEL
+        None,
+        "-m",
+        "--model-id",
+        help="Same as MODEL.",
+        rich_help_panel=MODEL_PANEL,
+        autocompletion=model_names,
     )
     return [_make("model", Optional[str], argument), _make("model_id", Optional[str], option)]  # noqa: UP045
 
@@ -171,7 +178,7 @@ def _names_parameter() -> inspect.Parameter:
     return _make("served_model_name", Optional[list[str]], option)  # noqa: UP045
 
 
-class MultiValueCommand(TyperCommand):
+class MultiValueCommand(PlainCommand):
     """A command whose option `--served-model-name` accepts several values, as vLLM's does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -222,7 +229,7 @@ def _parameters(option: SettingOption) -> list[inspect.Parameter]:
     shown, aliases = _shown_flags(option), _aliases(option)
     off = negative_flags(option)
     text = option.help
-    text += f" Opposite: {off[0]}." if off else rf" \[default: {default_text(option)}]"
+    text += f" Opposite: {off[0]}." if off else f" [default: {default_text(option)}]"
     info = typer.Option(
         None,
         *shown,

@@ -2,7 +2,7 @@
 
 `KEEP_ALIVE_INTERVAL`, `SERVICE_ALLOW_RUNTIME_LORA_UPDATING` and `SERVICE_LORA_ADAPTER_ROOT` are
 part of the server's specified interface; `PENSTOCK_HOME` is Penstock's own variable; `HF_HOME`,
-`HF_TOKEN` and `XDG_DATA_HOME` have their usual meaning.
+`HF_TOKEN`, `XDG_DATA_HOME` and `XDG_STATE_HOME` have their usual meaning.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Environment(msgspec.Struct, frozen=True):
     `keep_alive_interval_ms`: the time between two keep-alives of a stream.
     `lora_updates`: True if clients may load and unload adapters.
     `lora_root`: clients may load adapters only from this folder; None: from any folder.
+    `state`: the folder of what a terminal remembers; None: it remembers nothing.
     """
 
     home: Path
@@ -55,6 +56,7 @@ class Environment(msgspec.Struct, frozen=True):
     keep_alive_interval_ms: int = DEFAULT_KEEP_ALIVE_MS
     lora_updates: bool = False
     lora_root: Path | None = None
+    state: Path | None = None
 
 
 def read_environment(names: Mapping[str, str] | None = None) -> Environment:
@@ -63,6 +65,7 @@ def read_environment(names: Mapping[str, str] | None = None) -> Environment:
     names = os.environ if names is None else names
     user = Path(names.get("HOME") or Path.home())
     data = Path(names.get("XDG_DATA_HOME") or user / ".local" / "share")
+    state = Path(names.get("XDG_STATE_HOME") or user / ".local" / "state")
     cache = Path(names.get("XDG_CACHE_HOME") or user / ".cache")
     return Environment(
         home=Path(names.get("PENSTOCK_HOME") or data / "penstock"),
@@ -72,6 +75,7 @@ def read_environment(names: Mapping[str, str] | None = None) -> Environment:
         lora_updates=names.get("SERVICE_ALLOW_RUNTIME_LORA_UPDATING", "").strip().lower()
         in TRUE_WORDS,
         lora_root=Path(root) if (root := names.get("SERVICE_LORA_ADAPTER_ROOT")) else None,
+        state=state / "penstock",
     )
 
 

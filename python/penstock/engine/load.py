@@ -13,6 +13,7 @@ from penstock.engine.media_core import MediaCore
 from penstock.engine.protocol import Core
 from penstock.engine.speech_maker import SpeechMaker
 from penstock.models.decoder.decoder import Progress
+from penstock.models.hub.in_use import mark_in_use
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_kind import model_kind
 from penstock.runtime.images.load import load_image_model
@@ -33,6 +34,7 @@ def load_core(settings: EngineSettings, limit_bytes: int | None = None) -> Core:
     files, available = find_files(settings, limit_bytes=limit_bytes)
     with LoadProgress() as bar:
         core = _load(files, settings, available, bar.update)
+    mark_in_use(files, core)
     asked, served = settings.max_model_len, core.info.max_model_len
     if asked is not None and 0 < served < asked:
         log.warning("a context of %d tokens was asked for; the model has %d", asked, served)

@@ -181,7 +181,7 @@ class Chats:
             "status": message.status,
             "blocks": message.blocks,
             "info": message.info,
-            **_searched(text),
+            **_derived(message.blocks, text),
             "heartbeat_at": self._clock(),
         }
         running = (_MESSAGE.id == message.id) & (_MESSAGE.status == RUNNING)
@@ -213,7 +213,7 @@ class Chats:
     ) -> StoredMessage:
         """Replace the blocks of a message that is not running, and return it. Raises NotFound."""
         ended = (_MESSAGE.id == id) & (_MESSAGE.status != RUNNING)
-        change = update(chat_messages).where(ended).values(blocks=blocks, **_searched(text))
+        change = update(chat_messages).where(ended).values(blocks=blocks, **_derived(blocks, text))
 
         def work(connection: Connection) -> Row[Any]:
             connection.execute(change)
@@ -243,7 +243,7 @@ class Chats:
 
 def check_space(connection: Connection, max_bytes: int) -> None:
     """Raise StorageFull if the chats have reached their total size."""
-    texts = select(func.coalesce(func.sum(func.length(_MESSAGE.blocks)), 0))
+    texts = select(func.coalesce(func.sum(_MESSAGE.size_bytes), 0))
     files = select(func.coalesce(func.sum(chat_attachments.c.size_bytes), 0))
     used = connection.execute(texts).scalar_one() + connection.execute(files).scalar_one()
     if used >= max_bytes:
@@ -264,13 +264,15 @@ def _message_row(connection: Connection, chat_id: str, id: str) -> Row[Any]:
 
 
 def _insert(connection: Connection, message: StoredMessage, text: str) -> None:
-    connection.execute(insert(chat_messages).values(_values(message) | _searched(text)))
+    connection.execute(
+        insert(chat_messages).values(_values(message) | _derived(message.blocks, text))
+    )
 
 
-def _searched(text: str) -> dict[str, str]:
-    """Return the columns in which searches look."""
+def _derived(blocks: bytes, text: str) -> dict[str, Any]:
+    """Return the columns in which searches look, and the size."""
     text = text[:MAX_TEXT_CHARS]
-    return {"text": text, "words": text.casefold()}
+    return {"text": text, "words": text.casefold(), "size_bytes": len(blocks)}
 
 
 def _claim(connection: Connection, chat_id: str, id: str) -> None:

@@ -20,6 +20,7 @@ from penstock import __version__
 from penstock.base.resources import available_cores
 from penstock.config import Environment
 from penstock.system.facts import CPUINFO, read_cpu
+from penstock.system.processes import port_owner
 
 GIB: Final = 1024**3
 MIN_MEMORY_BYTES: Final = GIB
@@ -228,7 +229,9 @@ def check_port(port: int) -> Check:
         try:
             probe.bind(("0.0.0.0", port))
         except OSError as error:
-            message = f"{port}: {os.strerror(error.errno or 0)}"
+            owner = port_owner(port)
+            reason = f"in use by {owner}" if owner else os.strerror(error.errno or 0)
+            message = f"{port}: {reason}"
             return Check("port", "warn", message, "serve with another --port")
     return Check("port", "ok", f"{port} is free")
 

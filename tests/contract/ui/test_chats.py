@@ -110,6 +110,34 @@ async def test_a_message_is_answered_and_both_are_kept(server: Serving) -> None:
     assert not listed["more"]
 
 
+async def test_a_given_answer_is_kept_and_no_model_runs() -> None:
+    loop = ScriptedLoop(spoken("never"))
+    async with serving(models={MODEL: loop}) as server:
+        http = server.http
+        chat = await new_chat(http, voice="af_heart", image_size="512x512")
+        files = {"file": ("speech.wav", b"RIFF....", "audio/wav")}
+        spoken_file = (await http.post("/ui/api/attachments", files=files)).json()
+        body = {**HELLO, "answer": [{"type": "attachment", "id": spoken_file["id"]}]}
+        both = await send(http, chat, body)
+        answer = await ended(http, both["answer"])
+        assert loop.requests == []
+        assert answer["parent"] == both["user"]["id"]
+        assert (answer["role"], answer["status"]) == ("assistant", "done")
+        assert answer["blocks"] == [{"type": "attachment", "attachment": spoken_file}]
+        whole = (await http.get(f"{CHATS}/{chat}")).json()
+        assert whole["chat"]["tail"] == answer["id"] and whole["chat"]["title"] == "hello"
+        await http.delete(f"{CHATS}/{chat}")  # the file is the chat's
+        assert (await http.get(spoken_file["url"])).status_code == 404
+
+
+async def test_a_given_answer_with_an_unknown_file_is_refused(server: Serving) -> None:
+    chat = await new_chat(server.http)
+    body = {**HELLO, "answer": [{"type": "attachment", "id": "absent"}]}
+    refused = await server.http.post(f"{CHATS}/{chat}/messages", json=body)
+    assert refused.status_code == 404
+    assert (await server.http.get(f"{CHATS}/{chat}")).json()["messages"] == []
+
+
 async def test_changes_add_up_to_the_message(server: Serving) -> None:
     chat = await new_chat(server.http, logprobs=True, top_logprobs=1)
     both = await send(server.http, chat, HELLO)
@@ -194,6 +222,27 @@ async def test_a_stopped_answer_keeps_its_text_and_can_be_continued() -> None:
         assert loop.requests[1].answer_prefix == "half"
         edited = await server.http.patch(answer, json={"text": "mine"})
         assert text_of(edited.json()) == "mine"
+
+
+async def test_two_stops_at_once_are_one() -> None:
+    async with serving(script=half_spoken(asyncio.Event())) as server:
+        chat = await new_chat(server.http)
+        both = await send(server.http, chat, HELLO)
+        url = f"{CHATS}/{chat}/messages/{both['answer']['id']}/stop"
+        followers = [asyncio.create_task(followed(server.http, both["answer"])) for _ in range(2)]
+        stops = await asyncio.gather(*(server.http.post(url) for _ in range(5)))
+        assert {stop.json()["status"] for stop in stops} == {"stopped"}
+        ends = [(await follower)[-1] for follower in followers]
+        assert [(name, data["status"]) for name, data in ends] == [("info", "stopped")] * 2
+
+
+async def test_an_answer_of_an_unloaded_model_says_why() -> None:
+    async with serving() as server:
+        chat = await new_chat(server.http)
+        await server.http.post("/v1/models/unload", json={"model_id": MODEL})
+        answer = await ended(server.http, (await send(server.http, chat, HELLO))["answer"])
+    assert answer["status"] == "failed"
+    assert "unloaded" in answer["info"]["error"]["message"]
 
 
 async def test_regenerating_adds_a_sibling_and_shows_it(server: Serving) -> None:
@@ -309,6 +358,7 @@ async def test_search_and_rename(server: Serving) -> None:
         ({"tools": {"telepathy": True}}, "settings.tools"),
         ({"tools": {"code": "yes"}}, "settings.tools"),
         ({"system": 3}, "settings.system"),
+        ({"voice": 3}, "settings.voice"),
         ({"model": "absent"}, "model"),
         ({"messages": []}, "settings.messages"),
     ],

@@ -22,9 +22,10 @@ GREEDY = Sampling(temperature=0.0)
 
 def start_runtime(folder: Path, **settings: object) -> TranscriptionRuntime:
     """Return the runtime of the model in `folder`, with a float32 cache."""
-    model = load_whisper(ModelFiles("whisper", "folder", folder), "auto")
     chosen = {"model": str(folder), "kv_cache_dtype": "f32", "threads": 2, **settings}
-    return start_native_transcription(model, EngineSettings(**chosen))
+    engine = EngineSettings(**chosen)
+    model = load_whisper(ModelFiles("whisper", "folder", folder), engine.dtype)
+    return start_native_transcription(model, engine)
 
 
 def encode(runtime: TranscriptionRuntime, media: PreparedMedia) -> np.ndarray:

@@ -4,14 +4,13 @@ settings of the chat."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import orjson
 
 from penstock.api.codecs.chat.decode import decode
 from penstock.api.codecs.request_fields.openai_compat import OpenAICompat
-from penstock.api.models.model_catalog import ModelCatalog
 from penstock.api.schema.chats import AttachmentBlock, Block, TextBlock, ToolBlock
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import (
@@ -31,15 +30,24 @@ from penstock.dialog import (
 )
 from penstock.dialog.request import HostedTool
 
+if TYPE_CHECKING:
+    from penstock.api.models.model_catalog import ModelCatalog
+
 # Fields of a chat completion request that the settings of a chat may have.
 REQUEST_FIELDS: Final = frozenset(
     (
         *("model", "adapter", "temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"),
         *("repetition_penalty", "presence_penalty", "frequency_penalty", "stop", "logit_bias"),
+        *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_sequence_breakers"),
+        *("min_tokens",),
         *("enable_thinking", "reasoning_effort", "grammar", "response_format"),
         *("logprobs", "top_logprobs", "agent_permission", "max_tool_rounds"),
     )
 )
+# Settings that are no fields of chat completion requests. The page sends `voice` to the speech
+# endpoint and `image_size` ("width x height" in pixels) to the image endpoint.
+TEXT_FIELDS: Final = ("system", "voice", "image_size")
+PAGE_FIELDS: Final = frozenset((*TEXT_FIELDS, "tools"))
 HOSTED: Final[Mapping[str, HostedTool]] = {
     "search": SearchTool(),
     "code": PythonTool(),
@@ -64,12 +72,13 @@ def decode_settings(
 ) -> GenerateRequest:
     """Return a request with the settings of a chat and without messages. Raises InvalidRequest,
     which names the wrong field, and NotFound for an unknown model."""
-    unknown = sorted(set(settings) - REQUEST_FIELDS - {"system", "tools"})
+    unknown = sorted(set(settings) - REQUEST_FIELDS - PAGE_FIELDS)
     if unknown:
         raise InvalidRequest(
             f"`settings.{unknown[0]}` is not a setting of a chat", field=f"settings.{unknown[0]}"
         )
-    _check_system(settings.get("system"))
+    for name in TEXT_FIELDS:
+        _check_text(name, settings.get(name))
     fields = {name: value for name, value in settings.items() if name in REQUEST_FIELDS}
     body = orjson.dumps({**fields, "messages": _PLACEHOLDER, "stream": True})
     request = decode(body, compat).request
@@ -124,9 +133,9 @@ def with_continued_answer(request: GenerateRequest) -> GenerateRequest:
     )
 
 
-def _check_system(system: object) -> None:
-    if system is not None and not isinstance(system, str):
-        raise InvalidRequest("`settings.system` must be a text", field="settings.system")
+def _check_text(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"`settings.{name}` must be a text", field=f"settings.{name}")
 
 
 def _hosted(tools: object) -> tuple[HostedTool, ...]:

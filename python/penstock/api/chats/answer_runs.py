@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +29,7 @@ from penstock.api.models.model_catalog import ModelCatalog
 from penstock.api.schema.chats import AnswerError, Attachment, Block, ChatMessage, MessageInfo
 from penstock.base.errors import Conflict, ServiceError, Unavailable
 from penstock.base.ids import new_id
-from penstock.dialog import GenerateRequest
+from penstock.dialog import Event, GenerateRequest
 
 if TYPE_CHECKING:
     from penstock.store import Store
@@ -137,14 +138,21 @@ class AnswerRuns:
     def _start(self, stored: StoredMessage, request: GenerateRequest, blocks: list[Block]) -> None:
         if self._closed:
             raise Unavailable("the server is shutting down")
-        assert request.model is not None, "decode_settings"
         fold = AnswerFold(partial(self._keep, stored.chat_id), blocks)
         live = LiveAnswer(self._chats, stored, fold)
         self._live[stored.id] = live
-        task = live.start(self._models[request.model].run(request))
+        task = live.start(self._events(request))
         self._tasks.add(task)
         task.add_done_callback(lambda _: self._live.pop(stored.id, None))
         task.add_done_callback(self._tasks.discard)
+
+    async def _events(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        """Yield the events of a run. Errors before the first event are raised here too, so that the
+        answer shows them."""
+        assert request.model is not None, "decode_settings"
+        async with aclosing(self._models[request.model].run(request)) as events:
+            async for event in events:
+                yield event
 
     async def _keep(self, chat_id: str, name: str, mime_type: str, data: bytes) -> Attachment:
         return attachment_of(await self._attachments.create(name, mime_type, data, chat_id))

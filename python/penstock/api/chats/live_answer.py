@@ -46,6 +46,7 @@ class LiveAnswer:
         self._readers: set[_Reader] = set()
         self._changed = False
         self._ended = False
+        self._interrupted = False
         self._task: asyncio.Task[None] | None = None
         self._stop_reason: ServiceError | None = None
 
@@ -63,9 +64,16 @@ class LiveAnswer:
         """Stop the answer and wait until its end is stored. `reason`: the error to show; None: a
         client asked for it, and the answer ends as "stopped"."""
         assert self._task is not None, "start"
-        self._stop_reason = reason
-        self._task.cancel()
+        self._interrupt(reason)
         await asyncio.wait((self._task,))
+
+    def _interrupt(self, reason: ServiceError | None) -> None:
+        """Cancel the run. Does nothing the second time, because the run then stores its end."""
+        assert self._task is not None, "start"
+        if not self._interrupted:
+            self._interrupted = True
+            self._stop_reason = reason
+            self._task.cancel()
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """Yield the answer as SSE frames: the whole message, then its changes, then its end; and
@@ -81,7 +89,7 @@ class LiveAnswer:
             self._readers.discard(reader)
 
     async def _run(self, events: AsyncGenerator[Event, None]) -> None:
-        saving = asyncio.create_task(self._save_periodically(asyncio.current_task()))
+        saving = asyncio.create_task(self._save_periodically())
         try:
             async with aclosing(events) as run:
                 async for event in run:
@@ -99,14 +107,15 @@ class LiveAnswer:
             log.exception("the answer %s failed", self._stored.id)
             self._fold.fail(INTERNAL, "internal_error")
         finally:
+            self._interrupted = True
             saving.cancel()
             await self._store_end()
             self._ended = True
             self._broadcast(message_frame(self._message()))
 
-    async def _save_periodically(self, run: asyncio.Task[None] | None) -> None:
+    async def _save_periodically(self) -> None:
         """Save the answer while it changes. If it was deleted, or a client of another process asked
-        to stop it, cancel `run`."""
+        to stop it, interrupt the run."""
         idle_s = 0.0
         while True:
             await asyncio.sleep(SAVE_INTERVAL_S)
@@ -119,8 +128,8 @@ class LiveAnswer:
             except ServiceError as error:
                 log.warning("answer %s: %s", self._stored.id, error.message)
                 continue
-            if not goes_on and run is not None:
-                run.cancel()
+            if not goes_on:
+                self._interrupt(None)
                 return
 
     async def _store_end(self) -> None:

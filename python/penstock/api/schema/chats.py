@@ -12,6 +12,7 @@ from penstock.api.schema import fields as f
 MAX_TITLE_CHARS: Final = 200
 MAX_BLOCKS: Final = 4096
 Title = Annotated[str, Meta(min_length=1, max_length=MAX_TITLE_CHARS)]
+Role = Literal["user", "assistant"]
 MessageStatus = Literal["running", "done", "stopped", "failed"]
 Settings = Annotated[
     dict[str, Any], Meta(description="Fields of chat completion requests, `system` and `tools`.")
@@ -136,7 +137,7 @@ class ChatMessage(Struct, kw_only=True):
     id: str
     chat_id: str
     parent: str | None
-    role: Literal["user", "assistant"]
+    role: Role
     created_at: int
     status: MessageStatus
     blocks: list[Block]
@@ -181,12 +182,20 @@ class SentAttachment(Struct, tag="attachment", tag_field="type"):
     id: f.Id
 
 
-class NewMessage(Struct):
-    """The body of `POST /ui/api/chats/{chat_id}/messages`. `parent`: the message that it follows;
-    None starts a new branch at the root."""
+SentBlocks = Annotated[list[SentText | SentAttachment], Meta(min_length=1, max_length=MAX_BLOCKS)]
 
-    blocks: Annotated[list[SentText | SentAttachment], Meta(min_length=1, max_length=MAX_BLOCKS)]
+
+class NewMessage(Struct):
+    """The body of `POST /ui/api/chats/{chat_id}/messages`.
+
+    - `parent`: the message that it follows; None starts a new branch at the root.
+    - `answer`: an answer that exists already, such as speech or a picture that the page asked
+      another endpoint for. None: the model of the chat writes one.
+    """
+
+    blocks: SentBlocks
     parent: f.Id | None = None
+    answer: SentBlocks | None = None
 
 
 class NewAnswer(Struct, rename={"continue_": "continue"}):

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from penstock import __version__
-from penstock.api.serving.sockets import bind_socket, listening_note, url_of
+from penstock.api.serving.ready import Announce, ready_server
+from penstock.api.serving.sockets import bind_socket
 from penstock.api.serving.tasks import ApiTask, ModelTask
 from penstock.base.errors import ModelError
-from penstock.base.resources import available_cores
 from penstock.config import ModelSettings, ServingSettings
 from penstock.engine.processes.fleet import EngineFleet
-from penstock.engine.types import EngineInfo
 
 if TYPE_CHECKING:
     from penstock.models.loader.sampling_defaults import SamplingDefaults
@@ -30,9 +28,11 @@ if TYPE_CHECKING:
 Print = Callable[[str], None]
 
 
-def run_server(settings: ServingSettings, say: Print = print) -> None:
-    """Serve until SIGTERM or SIGINT. `settings`: every model must have an id. `say`: prints the
-    memory reports and the ready line.
+def run_server(settings: ServingSettings, say: Print, announce: Announce) -> None:
+    """Serve until SIGTERM or SIGINT. `settings`: every model must have an id.
+
+    `say`: prints the memory reports and the sampling defaults.
+    `announce`: called when the server is ready.
 
     Raises ModelError if a model cannot be served, SettingsError if the store cannot be opened,
     OSError if the address cannot be bound, KeyboardInterrupt if SIGINT arrives before the server is
@@ -40,23 +40,29 @@ def run_server(settings: ServingSettings, say: Print = print) -> None:
     """
     bound = bind_socket(settings.server.host, settings.server.port)
     with bound:
-        uvloop.run(_serve(settings, bound, say))
+        uvloop.run(_serve(settings, bound, say, announce))
 
 
-async def _serve(settings: ServingSettings, bound: socket.socket, say: Print) -> None:
+async def _serve(
+    settings: ServingSettings, bound: socket.socket, say: Print, announce: Announce
+) -> None:
     fleet = EngineFleet({model.id: model.engine for model in settings.models})
     loaded = [model.id for model in settings.models if not model.on_demand]
     with _cancelled_by_signals():
         try:
             await fleet.start(loaded)
             serve = _serve_here if settings.server.workers == 1 else _serve_by_workers
-            await serve(settings, fleet, bound, say)
+            await serve(settings, fleet, bound, say, announce)
         finally:
             await fleet.stop()
 
 
 async def _serve_here(
-    settings: ServingSettings, fleet: EngineFleet, bound: socket.socket, say: Print
+    settings: ServingSettings,
+    fleet: EngineFleet,
+    bound: socket.socket,
+    say: Print,
+    announce: Announce,
 ) -> None:
     gc.disable()  # loading leaves no garbage; `ApiProcess.serve` enables the collector again
     # Imported here, while the engine loads in its own process; the import takes 0.3 s.
@@ -70,15 +76,19 @@ async def _serve_here(
         await _load_all(settings, fleet, say)
         await api.start()
         _say_sampling(settings.models, api.models.sampling, say)
-        line = ready_line(settings.models, [fleet.info(m.id) for m in settings.models], bound)
-        await api.serve(bound, lambda _: say(line))
+        ready = ready_server(settings, fleet.info, bound)
+        await api.serve(bound, lambda _: announce(ready))
     finally:
         gc.enable()
         await api.close()
 
 
 async def _serve_by_workers(
-    settings: ServingSettings, fleet: EngineFleet, bound: socket.socket, say: Print
+    settings: ServingSettings,
+    fleet: EngineFleet,
+    bound: socket.socket,
+    say: Print,
+    announce: Announce,
 ) -> None:
     from penstock.api.serving.workers import WorkerGroup
 
@@ -88,7 +98,7 @@ async def _serve_by_workers(
         await _load_all(settings, fleet, say)
         await group.wait_ready()
         _say_sampling(settings.models, group.sampling, say)
-        say(ready_line(settings.models, [fleet.info(m.id) for m in settings.models], bound))
+        announce(ready_server(settings, fleet.info, bound))
         await group.wait_stopped()
     finally:
         await group.close()
@@ -120,27 +130,6 @@ def _say_sampling(
 def _api_task(settings: ServingSettings, fleet: EngineFleet) -> ApiTask:
     models = tuple(ModelTask(model, fleet.socket_path(model.id)) for model in settings.models)
     return ApiTask(models, settings.default_model_id, settings.server)
-
-
-def ready_line(
-    models: Sequence[ModelSettings], infos: Sequence[EngineInfo | None], bound: socket.socket
-) -> str:
-    """Return the line that tells operators and scripts that the server is ready.
-
-    `models`: the models of the server.
-    `infos`: one per model; None: the model is not loaded.
-    `bound`: the listening socket.
-    """
-    count = models[0].engine.threads or available_cores()
-    cores = "1 core" if count == 1 else f"{count} cores"
-    if len(models) == 1 and infos[0] is not None:
-        context = infos[0].max_model_len
-        served = f"model {models[0].id}, {cores}"
-        served += f", context {context}" if context else ""
-    else:
-        names = (f"{m.id} on demand" if m.on_demand else m.id for m in models)
-        served = f"models {', '.join(names)}, {cores}"
-    return f"Penstock {__version__} ready on {url_of(bound)} ({listening_note(bound)}{served})"
 
 
 @contextlib.contextmanager

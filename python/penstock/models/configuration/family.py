@@ -161,12 +161,15 @@ class MediaFamily:
       ModelError naming file and key.
     - `projectors`: values of `clip.projector_type` in `mmproj` GGUF files.
     - `read_mmproj(file)`: reads the spec from the metadata of an `mmproj` GGUF file.
+    - `tensor_name(name)`: returns the name by which the family knows a tensor of a folder; None:
+      the tensor is not read. Without this function the names are those of the folder.
     """
 
     architecture: str
     read_folder: Callable[[Path], MediaSpec]
     projectors: tuple[str, ...] = ()
     read_mmproj: Callable[[GgufFile], MediaSpec] | None = None
+    tensor_name: Callable[[str], str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

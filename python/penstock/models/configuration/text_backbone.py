@@ -23,6 +23,7 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "LlavaNextForConditionalGeneration": "llama",
     "LlavaOnevisionForConditionalGeneration": "qwen2",
     "Mistral3ForConditionalGeneration": "mistral",
+    "Phi4MMForCausalLM": "phi3",
     "Phi4MultimodalForCausalLM": "phi3",
     "Qwen2AudioForConditionalGeneration": "qwen2",
     "Qwen2VLForConditionalGeneration": "qwen2",
@@ -39,6 +40,7 @@ none."""
 
 _FAMILY_TYPES: Final = {
     "phi4_multimodal": "phi3",
+    "phi4mm": "phi3",
     "qwen2_vl": "qwen2",
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl": "qwen2",
@@ -71,6 +73,16 @@ _QWEN3_VL: Final = _QWEN | {
     "rope_theta": 5e5,
     "mrope_interleaved": True,
 }
+_PHI4_MULTIMODAL: Final = {
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 200_064,
+    "max_position_embeddings": 131_072,
+    "eos_token_id": [199_999, 200_020],
+}
 _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "llama": _VICUNA,
     "mistral": _VICUNA | {"intermediate_size": 14_336},
@@ -91,16 +103,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "num_local_experts": 60,
         "norm_topk_prob": True,
     },
-    "phi4_multimodal": {
-        "hidden_size": 3072,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 200_064,
-        "max_position_embeddings": 131_072,
-        "eos_token_id": [199_999, 200_020],
-    },
+    "phi4_multimodal": _PHI4_MULTIMODAL,
+    "phi4mm": _PHI4_MULTIMODAL,
     "gemma3_text": {
         "hidden_size": 2304,
         "num_hidden_layers": 26,

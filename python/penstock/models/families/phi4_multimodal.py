@@ -11,6 +11,7 @@ from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, MediaFamily
 from penstock.models.configuration.media_config import read_model_config, text_width, token_name
 from penstock.models.configuration.phi4_media import AudioConfig, VisionConfig
+from penstock.models.hub.folder_files import ADAPTERS
 from penstock.models.media.audio_processor import AudioProcessor
 from penstock.models.media.image_config import ImageConfig, read_image_config, square_or_sides
 from penstock.models.media.image_processor import ImageProcessor
@@ -26,8 +27,6 @@ from penstock.models.towers.tower import MediaMode, MediaSpec
 _ROOT: Final = "model.embed_tokens_extend."
 _IMAGES: Final = f"{_ROOT}image_embed."
 _MOST_TILES: Final = 144
-ADAPTERS: Final = ("vision-lora", "speech-lora")
-"""The folders of the adapters for requests with images, and for others with recordings."""
 
 
 class Config(msgspec.Struct):
@@ -47,33 +46,45 @@ class Phi4ImageConfig(ImageConfig):
 
 def read_folder(folder: Path) -> MediaSpec:
     """Read the media side of a folder. See MediaFamily."""
-    config, keys, where = read_model_config(folder, Config)
+    config, _, where = read_model_config(folder, Config)
+    vision = convert_keys(config.vision_config, VisionConfig, f"{where}: vision_config")
+    audio = convert_keys(config.audio_config, AudioConfig, f"{where}: audio_config")
+    return media_of(folder, vision, audio, ("<|image|>", "<|audio|>"))
+
+
+def media_of(
+    folder: Path, vision: VisionConfig, audio: AudioConfig, placeholders: tuple[str, str]
+) -> MediaSpec:
+    """Return the media side of a folder with these towers. `placeholders`: of an image and of a
+    recording, if the folder does not name them. Raises ModelError."""
+    _, keys, where = read_model_config(folder, Config)
     width = text_width(keys, where)
-    vision = _convert(config.vision_config, VisionConfig, f"{where}: vision_config")
-    audio = _convert(config.audio_config, AudioConfig, f"{where}: audio_config")
+    image_token, audio_token = placeholders
     hearing = Phi4AudioTowerSpec(
         audio.spec(width, f"{where}: audio_config"), (f"{_ROOT}audio_embed.",)
     )
     recordings = AudioProcessor(
-        token_name(folder, "audio_token", "<|audio|>"),
+        token_name(folder, "audio_token", audio_token),
         audio.audio_token_id,
         Phi4Features(hearing.sizes.mels, hearing.sizes.rows),
     )
-    images, tower = _images(folder, vision, width, f"{where}: vision_config")
+    token = token_name(folder, "image_token", image_token)
+    images, tower = _images(folder, vision, width, token, f"{where}: vision_config")
     return MediaSpec(ImagesAndAudio(images, recordings), (tower, hearing), modes(folder))
 
 
 def modes(folder: Path) -> tuple[MediaMode, ...]:
-    """Return the adapters of a folder. Recordings beside images are projected in another way."""
-    seen, heard = (
-        folder / name if (folder / name / "adapter_config.json").exists() else None
-        for name in ADAPTERS
-    )
+    """Return the adapters of a folder. Recordings beside images are projected in another way.
+    Raises ModelError if one is missing."""
+    seen, heard = (folder / name for name in ADAPTERS)
+    for adapter in (seen, heard):
+        if not (adapter / "adapter_config.json").exists():
+            raise ModelError(f"{adapter}: adapter_config.json is missing: the model needs it")
     return MediaMode("image", seen, (("audio", 1),)), MediaMode("audio", heard)
 
 
 def _images(
-    folder: Path, vision: VisionConfig, width: int, where: str
+    folder: Path, vision: VisionConfig, width: int, token: str, where: str
 ) -> tuple[ImageProcessor, Phi4ImageSpec]:
     settings = read_image_config(folder, Phi4ImageConfig)
     tower = vision.tower(where, f"{_IMAGES}img_processor.")
@@ -106,12 +117,12 @@ def _images(
     )
     spec.check(where)
     tiling = HdTiles(tower.side, tower.patch, all_grids(1, settings.dynamic_hd))
-    token = token_name(folder, "image_token", "<|image|>")
     processor = ImageProcessor(token, vision.image_token_id, tower.patch, tiling, HdRows(across))
     return processor, spec
 
 
-def _convert(keys: dict[str, Any], kind: type[Any], where: str) -> Any:
+def convert_keys(keys: dict[str, Any], kind: type[Any], where: str) -> Any:
+    """Convert keys to a struct. Raises ModelError that starts with `where`."""
     try:
         return msgspec.convert(keys, kind)
     except msgspec.ValidationError as error:

@@ -3,29 +3,17 @@ progress."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
 from penstock.base.errors import ModelError
+from penstock.models.hub.digests import Digest, file_digest
 from penstock.models.hub.progress import DownloadProgress, no_progress
 
-CHUNK_BYTES = 1 << 20
 ATTEMPTS = 5
 TIMEOUT = httpx.Timeout(30.0, connect=15.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """The hash that a file must have. `git_blob`: the hash is that of git's blob object (a header
-    and the content), not of the content alone."""
-
-    algorithm: str
-    hexdigest: str
-    git_blob: bool = False
 
 
 def download(
@@ -85,17 +73,6 @@ def publish(part: Path, target: Path) -> None:
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.rename(target)
-
-
-def file_digest(path: Path, digest: Digest) -> str:
-    """Return the hexadecimal hash of a file."""
-    state = hashlib.new(digest.algorithm, usedforsecurity=False)
-    if digest.git_blob:
-        state.update(b"blob %d\0" % path.stat().st_size)
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            state.update(chunk)
-    return state.hexdigest()
 
 
 def _continue(client: httpx.Client, url: str, part: Path, progress: DownloadProgress) -> None:

@@ -13,12 +13,8 @@ import httpx
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.models.hub.download import (
-    TIMEOUT,
-    Digest,
-    download,
-    refusal,
-)
+from penstock.models.hub.digests import Digest, write_hashes
+from penstock.models.hub.download import TIMEOUT, download, refusal
 from penstock.models.hub.folder_files import ALWAYS, TOOL_TEMPLATE, named_files
 from penstock.models.hub.hub_access import HubAccess
 from penstock.models.hub.media_model_files import (
@@ -42,6 +38,10 @@ SMALL_FILES = re.compile(
     r"|model\.safetensors\.index)\.json|chat_template\.jinja"
 )
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+class RepositoryUnknown(ModelError):
+    """The hub has no such repository, shows it only to holders of a token, or does not answer."""
 
 
 class _Lfs(msgspec.Struct):
@@ -148,11 +148,13 @@ def _open(revision: Revision, target: Path, progress: DownloadProgress) -> Itera
         source = _Source(client, revision, target, progress)
         yield source
     source.drop_others()
+    write_hashes(target, source.digests)
 
 
 class _Source:
     """Downloads files of one revision of a repository. `entries`: path -> entry of each file in the
-    listed folders; only paths that stay inside `target` are kept."""
+    listed folders; only paths that stay inside `target` are kept. `digests`: path -> hash of each
+    downloaded file."""
 
     def __init__(
         self,
@@ -169,9 +171,9 @@ class _Source:
         self._revision = revision.name
         self._target = target
         self._progress = progress
-        self._fetched: set[Path] = set()
         self._folders: set[str] = set()
         self.entries: dict[str, _Entry] = {}
+        self.digests: dict[str, Digest] = {}
         self._list("")
 
     def enter(self, folders: Iterable[str]) -> None:
@@ -206,13 +208,14 @@ class _Source:
             path = self._target / name
             path.parent.mkdir(parents=True, exist_ok=True)
             download(self._client, url, path, digest, self._progress)
-            self._fetched.add(path)
+            self.digests[name] = digest
 
     def drop_others(self) -> None:
         """Delete all files in the target folder that were not fetched, left by an interrupted
         download of another revision."""
+        fetched = {self._target / name for name in self.digests}
         for path in self._target.rglob("*"):
-            if path.is_file() and path not in self._fetched:
+            if path.is_file() and path not in fetched:
                 path.unlink()
 
     def _list(self, folder: str) -> None:
@@ -230,12 +233,12 @@ class _Source:
         try:
             response = self._client.get(url)
         except httpx.HTTPError as error:
-            raise ModelError(
+            raise RepositoryUnknown(
                 f"{self._endpoint} does not answer, {self._repository} cannot be downloaded:"
                 f" {error}; without a network, name a file or a folder on disk"
             ) from None
         if response.status_code in (401, 403, 404):
-            raise ModelError(
+            raise RepositoryUnknown(
                 f"{self._endpoint}/{self._repository}: HTTP {response.status_code}: no such model,"
                 " or it needs a token (HF_TOKEN) whose owner has accepted its terms"
             )

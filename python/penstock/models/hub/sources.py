@@ -6,7 +6,6 @@ A name is tried as a path, then as a name of the catalogue, then as `owner/name`
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from penstock.models.hub.catalogue import CATALOGUE, CatalogueEntry
 from penstock.models.hub.hub_access import HubAccess, cached_snapshot
 from penstock.models.hub.mmproj_files import is_mmproj, mmproj_beside, with_mmproj
 from penstock.models.hub.model_files import ModelFiles, path_at
+from penstock.models.hub.near_names import hint
 from penstock.models.hub.progress import DownloadProgress, no_progress
 from penstock.models.speech.speech_files import is_piper_voice, kokoro_files, piper_config
 from penstock.quant.gguf.split_names import is_later_split, model_name, split_file_names
@@ -56,14 +56,10 @@ def _resolve(name: str, home: Path, hub: HubAccess, progress: DownloadProgress) 
         raise ModelError(f"{name}: no such file or folder")
     if match is None or ".." in name:
         raise ModelError(
-            f"{name!r} is neither a file, a folder nor a hub id (owner/name); {_hint(name)}"
+            f"{name!r} is neither a file, a folder nor a hub id (owner/name);"
+            f" {hint(name, home, hub)}"
         )
     return _resolve_hub(name, match[1], match[2], home, hub, progress)
-
-
-def _hint(name: str) -> str:
-    close = difflib.get_close_matches(name.lower(), CATALOGUE, n=1)
-    return f"did you mean {close[0]}?" if close else "`penstock models` lists the known names"
 
 
 def files_at(path: Path, model_id: str) -> ModelFiles:
@@ -156,12 +152,15 @@ def _resolve_hub(
     slot = name.replace("/", "--")
     folder = cached_folder(home, slot)
     if folder is None:
-        from penstock.models.hub.hub import Revision, fetch_repository
+        from penstock.models.hub.hub import RepositoryUnknown, Revision, fetch_repository
 
         revision = Revision(hub, repository)
-        folder = fetch_into_cache(
-            home, slot, lambda partial: fetch_repository(revision, file, partial, progress)
-        )
+        try:
+            folder = fetch_into_cache(
+                home, slot, lambda partial: fetch_repository(revision, file, partial, progress)
+            )
+        except RepositoryUnknown as error:
+            raise ModelError(f"{error}; {hint(repository, home, hub)}") from None
     return files_at(folder, name)
 
 

@@ -22,6 +22,7 @@ from penstock.models.checkpoint.gpt_oss_checkpoint import (
     GptOssCheckpoint,
     expert_layout,
 )
+from penstock.models.checkpoint.renamed_checkpoint import RenamedCheckpoint
 from penstock.models.configuration.family import GgufDecoder
 from penstock.models.configuration.gguf_encoder import gguf_pooler_spec
 from penstock.models.configuration.text_backbone import non_text_bytes, text_backbone_names
@@ -273,7 +274,9 @@ def load_model(
     else:
         spec = registry.spec_of_folder(files.path)
         container = registry.multimodal_architecture_of_folder(files.path)
-        checkpoint = open_checkpoint(files.path, _float8_storage(float8, dtype))
+        checkpoint = _renamed(
+            open_checkpoint(files.path, _float8_storage(float8, dtype)), container
+        )
         names, permuted_qk = _names(spec, checkpoint, container), False
         spec = _resolve_tied_head(spec, checkpoint, names)
         read = _unfuse_experts(checkpoint, container, spec.hidden_size)
@@ -307,6 +310,14 @@ def load_model(
         media_spec=media,
         media=open_towers(files, media, checkpoint, spec.hidden_size, dtype),
     )
+
+
+def _renamed(checkpoint: Checkpoint, container: str | None) -> Checkpoint:
+    """Return the checkpoint with the names that the family of a multimodal model uses."""
+    family = registry.MEDIA_FAMILIES.get(container or "")
+    if family is None or family.tensor_name is None:
+        return checkpoint
+    return RenamedCheckpoint(checkpoint, family.tensor_name)
 
 
 def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[str, Bits]:

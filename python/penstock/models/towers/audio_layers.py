@@ -8,12 +8,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from penstock.kernels.ops_interface import Ops
+from penstock.kernels.ops_interface import CacheDtype, Ops
+from penstock.kernels.weights import Linear
 from penstock.models.decoder.rope import identity_table
 from penstock.models.towers.attention_groups import AttentionGroups, empty_cache
 from penstock.models.towers.audio_spec import AudioLayersSpec, qkv_linear
 from penstock.models.towers.piece_budget import PieceBudget
-from penstock.models.towers.tower_weights import TowerTensors
+from penstock.models.towers.tower_weights import TowerTensors, is_coarse
 
 Tensor = TypeVar("Tensor")
 
@@ -46,6 +47,8 @@ class _Layer(Generic[Tensor]):
 class AudioLayers(Generic[Tensor]):
     """The layers of an audio encoder whose weights are packed for one kernel backend.
 
+    Attention rounds its operands to bfloat16 if the weights are coarse anyway.
+
     - `root`: precedes the names of all tensors.
     - `last_norm`: the norm after the last layer.
     """
@@ -60,10 +63,14 @@ class AudioLayers(Generic[Tensor]):
     ) -> None:
         self._spec = spec
         self._last_norm = last_norm
-        self._layers: list[_Layer[Tensor]] = [
-            _layer(tensors, ops, f"{root}layers.{index}.", key_bias=spec.key_bias)
-            for index in range(spec.layers)
-        ]
+        self._layers: list[_Layer[Tensor]] = []
+        self._cache_dtype: CacheDtype = "f16"
+        for index in range(spec.layers):
+            prefix = f"{root}layers.{index}."
+            qkv = qkv_linear(tensors, f"{prefix}self_attn.", key_bias=spec.key_bias)
+            if not is_coarse(qkv):
+                self._cache_dtype = "f32"
+            self._layers.append(_layer(tensors, ops, prefix, qkv))
 
     def run(
         self, ops: Ops[Tensor], x: Tensor, lengths: Sequence[int], budget: PieceBudget
@@ -78,7 +85,10 @@ class AudioLayers(Generic[Tensor]):
         scale = spec.head_dim**-0.5
         positions = np.zeros(sum(lengths), np.int32)  # of the identity table, which has one row
         count, groups = len(positions), AttentionGroups(ops, lengths, positions)
-        cache = empty_cache(ops, [lengths], spec.heads, spec.head_dim)
+        cache = empty_cache(ops, [lengths], spec.heads, spec.head_dim, self._cache_dtype)
+        attend = (
+            ops.rounded_attention if self._cache_dtype == "f16" else ops.bidirectional_attention
+        )
         rope = ops.constant(identity_table(1))
         states: Any = ops.constant(np.empty((count, spec.width), np.float32))
         queries: Any = ops.constant(np.empty((count, spec.width), np.float32))
@@ -93,7 +103,7 @@ class AudioLayers(Generic[Tensor]):
                 yield
             for at in budget.slices(count, spec.feed_operations(groups.longest)):
                 inputs = groups.piece(at).inputs
-                seen = ops.bidirectional_attention(queries[at], inputs, cache, heads, scale, 0)
+                seen = attend(queries[at], inputs, cache, heads, scale, 0)
                 states[at], residual[at] = self._feed(ops, layer, seen, residual[at], next_norm)
                 yield
         return states, residual
@@ -115,13 +125,13 @@ class AudioLayers(Generic[Tensor]):
         return ops.add_layer_norm(x, residual, next_norm.weight, next_norm.bias, eps)
 
 
-def _layer(tensors: TowerTensors, ops: Ops[Any], prefix: str, *, key_bias: bool) -> _Layer[Any]:
+def _layer(tensors: TowerTensors, ops: Ops[Any], prefix: str, qkv: Linear) -> _Layer[Any]:
     def packed(name: str) -> Any:
         return ops.pack_linear(tensors.linear([prefix + name], biased=True))
 
     return _Layer(
         norm=PackedNorm.read(ops, tensors, f"{prefix}self_attn_layer_norm"),
-        qkv=ops.pack_linear(qkv_linear(tensors, f"{prefix}self_attn.", key_bias=key_bias)),
+        qkv=ops.pack_linear(qkv),
         output=packed("self_attn.out_proj"),
         mlp_norm=PackedNorm.read(ops, tensors, f"{prefix}final_layer_norm"),
         up=packed("fc1"),

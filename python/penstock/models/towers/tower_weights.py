@@ -86,6 +86,12 @@ def tower_linear(parts: tuple[Matrix, ...], bias: Floats | None) -> Linear:
     return Linear(parts, bias, "f16")
 
 
+def is_coarse(weight: Linear) -> bool:
+    """Return whether all weights of a layer have at most the precision of bfloat16: they are
+    bfloat16 or quantized."""
+    return not any(isinstance(part, Dense) and part.dtype != "bf16" for part in weight.parts)
+
+
 def as_bf16(matrix: Dense) -> Dense:
     """Return a float16 matrix as bfloat16 if no weight changes, as in a file that was converted
     from bfloat16, else unchanged. Processors multiply bfloat16 twice as fast."""

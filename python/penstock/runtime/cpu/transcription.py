@@ -13,6 +13,7 @@ from penstock.config import EngineSettings
 from penstock.kernels.native import NativeOps, Pool, plan_arguments
 from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.models.decoder.rope import identity_table
 from penstock.models.whisper.decoder import CrossAttention, WhisperDecoder
 from penstock.models.whisper.loader import LoadedWhisper
 from penstock.models.whisper.tower import WhisperTower, WhisperTowerSpec
@@ -78,15 +79,28 @@ class NativeTranscription:
         """Write a window to the cache; see `TranscriptionBackend.write_window`."""
         spec = self._spec
         window = self.media.encoded[digest].rows.reshape(-1, spec.width)
-        size = self._windows.caches[0].keys.shape[-1]
-        padded = np.zeros((len(table) * size, 2, spec.heads, spec.head_dim), np.float32)
+        heads = (spec.heads, spec.heads, spec.head_dim)
+        rope, inputs = self._ops.constant(identity_table(1)), self._rows_in(table, len(window))
+        qkv = np.zeros((len(window), 3 * spec.width), np.float32)  # no queries
         for layer, cache in enumerate(self._windows.caches):
-            projected = self._decoder.keys_values(self._ops, window, layer)
-            padded[: len(window)] = projected.reshape(len(window), *padded.shape[1:])
-            parts = padded.reshape(len(table), size, *padded.shape[1:])
-            cache.keys[table] = parts[:, :, 0].transpose(0, 2, 3, 1)
-            cache.values[table] = parts[:, :, 1].transpose(0, 2, 1, 3)
+            qkv[:, spec.width :] = self._decoder.keys_values(self._ops, window, layer)
+            self._ops.rope_cache(qkv, rope, inputs, cache, heads, None)
         return len(window)
+
+    def _rows_in(self, table: Ints, count: int) -> StepInputs[Ints]:
+        """Return inputs that place `count` rows in the blocks `table` of the cache of windows."""
+        size = self._windows.caches[0].keys.shape[-1]
+        slots = np.asarray(table, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)
+        zeros = np.zeros(count, np.int32)
+        return StepInputs(
+            tokens=zeros,
+            positions=zeros,  # of the identity table, which has one row
+            slots=slots.reshape(-1)[:count],
+            query_starts=np.array([0, count], np.int32),
+            context_lens=np.array([count], np.int32),
+            block_tables=np.asarray(table, np.int32)[None],
+            sample_rows=np.zeros(0, np.int32),
+        )
 
     def logits(self, inputs: StepInputs[Ints], cross: StepInputs[Ints]) -> Floats:
         """Replay the plan; see `TranscriptionBackend.logits`. Returns a view of its memory."""

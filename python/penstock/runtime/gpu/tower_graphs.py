@@ -26,38 +26,36 @@ class TowerGraphs:
     def __init__(self, capturer: Capturer, max_bytes: int = MAX_GRAPH_BYTES) -> None:
         self._capturer = capturer
         self._max_bytes = max_bytes
-        self._seen: OrderedDict[Hashable, None] = OrderedDict()
-        self._made: OrderedDict[Hashable, Captured] = OrderedDict()
-        self._refused: set[Hashable] = set()
+        self._worth: OrderedDict[Hashable, bool] = OrderedDict()  # whether a capture may succeed
+        self._made: OrderedDict[Hashable, Any] = OrderedDict()
 
     def recall(self, key: Hashable, make: Callable[[Capture], CapturedT]) -> CapturedT | None:
         """Return the captured layers of a shape; see `LayerGraphs.recall`."""
         if key in self._made:
             self._made.move_to_end(key)
-            found: Any = self._made[key]
-            return found  # type: ignore[no-any-return]
-        if key in self._refused or not self._is_known(key):
+            found: CapturedT = self._made[key]
+            return found
+        if key not in self._worth:
+            self._note(key, worth=True)
+            return None
+        if not self._worth[key]:
             return None
         try:
             made = make(self._capturer.capture)
         except RuntimeError as error:  # torch's errors of a capture
             log.warning("the layers of a tower are launched kernel by kernel: %s", error)
-            self._refused.add(key)
+            self._note(key, worth=False)
             return None
         if made.size_bytes > self._max_bytes:
-            self._refused.add(key)
+            self._note(key, worth=False)
             return None
         self._keep(key, made)
         return made
 
-    def _is_known(self, key: Hashable) -> bool:
-        """Return whether a shape has occurred before, and remember it."""
-        if key in self._seen:
-            return True
-        self._seen[key] = None
-        if len(self._seen) > MAX_SHAPES:
-            self._seen.popitem(last=False)
-        return False
+    def _note(self, key: Hashable, *, worth: bool) -> None:
+        self._worth[key] = worth
+        if len(self._worth) > MAX_SHAPES:
+            self._worth.popitem(last=False)
 
     def _keep(self, key: Hashable, made: Captured) -> None:
         self._made[key] = made

@@ -186,6 +186,7 @@ chats: Final = Table(
 )
 
 # `text`: the text of the message; `words`: the same, case-folded for searches.
+# `size_bytes`: the size of `blocks`.
 chat_messages: Final = Table(
     "chat_messages",
     metadata,
@@ -203,7 +204,10 @@ chat_messages: Final = Table(
     Column("owner", Text(128), nullable=False),
     Column("heartbeat_at", BigInteger, nullable=False),
     Column("stop_requested", Boolean, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
     Index("chat_messages_by_chat", "chat_id"),
+    # Covers the query that sums the sizes.
+    Index("chat_messages_by_size", "size_bytes"),
 )
 
 # `chat_id` is null until a message uses the attachment. `body`: the name of the content in Blobs.
@@ -219,4 +223,5 @@ chat_attachments: Final = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("body", Text(192), nullable=False),
     Index("chat_attachments_by_chat", "chat_id"),
+    Index("chat_attachments_by_size", "size_bytes"),
 )

@@ -4,7 +4,7 @@ answers."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -29,7 +29,9 @@ from penstock.api.schema.chats import (
     EditedMessage,
     NewAnswer,
     NewMessage,
+    Role,
     SentAttachment,
+    SentText,
     TextBlock,
 )
 from penstock.api.services import Services
@@ -42,8 +44,8 @@ MAX_DEPTH: Final = 10_000
 
 
 class SendMessage:
-    """POST: adds a message of the user and starts an answer. Returns both. Raises InvalidRequest,
-    also for wrong settings of the chat, and NotFound."""
+    """POST: adds a message of the user, and starts an answer or keeps the given one. Returns both.
+    Raises InvalidRequest, also for wrong settings of the chat, and NotFound."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -53,18 +55,36 @@ class SendMessage:
         asked = await read_body(services, scope, receive, NewMessage)
         chat_id = chat_id_of(scope)
         chat = await services.store.chats.get(chat_id)
-        blocks = await _sent_blocks(services, asked)
-        sent = _user_message(chat_id, asked.parent, blocks)
-        branch = await _branch(services, chat_id, asked.parent)
-        settings: dict[str, Any] = orjson.loads(chat.settings)
-        request = await services.answers.request(settings, [*branch, message_of(sent)], chat_id)
-        answer = services.answers.new_answer(chat_id, sent.id, sent.created_at)
-        text = text_of(blocks)
-        attached = [b.attachment.id for b in blocks if isinstance(b, AttachmentBlock)]
-        await services.store.chats.add_messages(chat_id, [(sent, text), (answer, "")], attached)
+        blocks = await _sent_blocks(services, asked.blocks)
+        sent = _ended_message(chat_id, asked.parent, "user", blocks)
+        if asked.answer is None:
+            answer = await self._start(chat, sent, blocks)
+        else:
+            answer = await self._keep(sent, blocks, await _sent_blocks(services, asked.answer))
         await _name_chat(services, chat, blocks)
-        services.answers.start(answer, request)
         await send_struct({"user": message_of(sent), "answer": message_of(answer)}, send)
+
+    async def _start(
+        self, chat: StoredChat, sent: StoredMessage, blocks: list[Block]
+    ) -> StoredMessage:
+        services = self._services
+        branch = await _branch(services, chat.id, sent.parent)
+        settings: dict[str, Any] = orjson.loads(chat.settings)
+        request = await services.answers.request(settings, [*branch, message_of(sent)], chat.id)
+        answer = services.answers.new_answer(chat.id, sent.id, sent.created_at)
+        rows = [(sent, text_of(blocks)), (answer, "")]
+        await services.store.chats.add_messages(chat.id, rows, _attached(blocks))
+        services.answers.start(answer, request)
+        return answer
+
+    async def _keep(
+        self, sent: StoredMessage, blocks: list[Block], answered: list[Block]
+    ) -> StoredMessage:
+        answer = _ended_message(sent.chat_id, sent.id, "assistant", answered)
+        rows = [(sent, text_of(blocks)), (answer, text_of(answered))]
+        attached = [*_attached(blocks), *_attached(answered)]
+        await self._services.store.chats.add_messages(sent.chat_id, rows, attached)
+        return answer
 
 
 class AnswerAgain:
@@ -144,9 +164,11 @@ class FollowMessage:
         )
 
 
-async def _sent_blocks(services: Services, asked: NewMessage) -> list[Block]:
+async def _sent_blocks(
+    services: Services, sent: Sequence[SentText | SentAttachment]
+) -> list[Block]:
     blocks: list[Block] = []
-    for block in asked.blocks:
+    for block in sent:
         if isinstance(block, SentAttachment):
             stored = await services.store.chat_attachments.get(block.id)
             blocks.append(AttachmentBlock(attachment_of(stored)))
@@ -155,12 +177,19 @@ async def _sent_blocks(services: Services, asked: NewMessage) -> list[Block]:
     return blocks
 
 
-def _user_message(chat_id: str, parent: str | None, blocks: list[Block]) -> StoredMessage:
+def _attached(blocks: Sequence[Block]) -> list[str]:
+    """Return the ids of the attachments among the blocks."""
+    return [block.attachment.id for block in blocks if isinstance(block, AttachmentBlock)]
+
+
+def _ended_message(
+    chat_id: str, parent: str | None, role: Role, blocks: list[Block]
+) -> StoredMessage:
     return StoredMessage(
         id=new_id("msg_"),
         chat_id=chat_id,
         parent=parent,
-        role="user",
+        role=role,
         created_at=int(time.time()),
         status="done",
         blocks=encode_json(blocks),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
-from typing import Annotated, Any, Final, Literal
+from base64 import b64encode
 
 import msgspec
 import orjson
-from msgspec import Meta, Struct
 from starlette.types import Receive, Scope, Send
 
+from penstock.api.chats.portable import check_tree, content_of
 from penstock.api.chats.records import attachment_of, chat_of, encode_json, message_of, text_of
 from penstock.api.routes.ui.bodies import read_body, send_struct
 from penstock.api.routes.ui.chats import chat_id_of, new_chat
@@ -19,48 +17,13 @@ from penstock.api.schema.chats import (
     AttachmentBlock,
     Block,
     FileBlock,
-    MessageInfo,
-    Title,
     ToolBlock,
 )
+from penstock.api.schema.portable_chats import PortableAttachment, PortableChat, PortableMessage
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest
 from penstock.base.ids import new_id
 from penstock.store.chat_records import StoredChat, StoredMessage
-
-FORMAT: Final = "penstock-chat-1"
-MAX_MESSAGES: Final = 100_000
-
-
-class PortableMessage(Struct, kw_only=True):
-    """A message in an exported chat. Ids are those of the exported chat."""
-
-    id: str
-    parent: str | None
-    role: Literal["user", "assistant"]
-    created_at: int
-    blocks: list[Block]
-    info: MessageInfo
-
-
-class PortableAttachment(Struct, kw_only=True):
-    """A file in an exported chat. `data`: base64."""
-
-    id: str
-    name: str
-    mime_type: str
-    data: str
-
-
-class PortableChat(Struct, kw_only=True):
-    """An exported chat."""
-
-    format: Literal["penstock-chat-1"]
-    title: Title
-    settings: dict[str, Any]
-    tail: str | None
-    messages: Annotated[list[PortableMessage], Meta(max_length=MAX_MESSAGES)]
-    attachments: list[PortableAttachment] = []
 
 
 class ExportChat:
@@ -102,8 +65,9 @@ class ImportChat:
         services = self._services
         asked = await read_body(services, scope, receive, PortableChat)
         chat = new_chat(asked.title, asked.settings)
-        ids = _new_ids(asked)
-        contents = [_content(attachment) for attachment in asked.attachments]
+        check_tree(asked)
+        ids = {message.id: new_id("msg_") for message in asked.messages}
+        contents = [content_of(attachment) for attachment in asked.attachments]
         await services.store.chats.create(chat, [])
         kept: dict[str, Attachment] = {}
         for attachment, data in zip(asked.attachments, contents, strict=True):
@@ -131,31 +95,6 @@ def _portable(stored: StoredMessage) -> PortableMessage:
         blocks=message.blocks,
         info=message.info,
     )
-
-
-def _new_ids(asked: PortableChat) -> dict[str, str]:
-    """Return old message id -> new id. Raises InvalidRequest unless each parent precedes its
-    children and the tail exists."""
-    ids: dict[str, str] = {}
-    for index, message in enumerate(asked.messages):
-        field = f"messages[{index}]"
-        if message.id in ids:
-            raise InvalidRequest(f"`{field}.id` is given twice", field=f"{field}.id")
-        if message.parent is not None and message.parent not in ids:
-            raise InvalidRequest(
-                f"`{field}.parent` must be the id of an earlier message", field=f"{field}.parent"
-            )
-        ids[message.id] = new_id("msg_")
-    if asked.tail is not None and asked.tail not in ids:
-        raise InvalidRequest("`tail` must be the id of a message", field="tail")
-    return ids
-
-
-def _content(attachment: PortableAttachment) -> bytes:
-    try:
-        return b64decode(attachment.data, validate=True)
-    except Base64Error:
-        raise InvalidRequest("`attachments` must have base64 data", field="attachments") from None
 
 
 def _imported(

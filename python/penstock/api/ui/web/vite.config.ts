@@ -3,6 +3,7 @@ import { defineConfig } from "vite";
 
 import { budget } from "./plugins/budget";
 import { compress } from "./plugins/compress";
+import { firstColours } from "./plugins/firstColours";
 import { licences } from "./plugins/licences";
 
 /** The most script that the page may load at its start, in bytes. */
@@ -12,7 +13,7 @@ const server = process.env["PENSTOCK_URL"] ?? "http://127.0.0.1:1234";
 
 export default defineConfig({
   base: "/ui/",
-  plugins: [svelte(), budget(FIRST_LOAD), licences(), compress()],
+  plugins: [svelte(), budget(FIRST_LOAD), licences(), firstColours(), compress()],
   build: {
     outDir: "../dist",
     emptyOutDir: true,

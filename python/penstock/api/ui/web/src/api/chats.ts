@@ -51,13 +51,17 @@ export function importChat(document: unknown): Promise<Chat> {
   return sendJson("POST", `${CHATS}/import`, document);
 }
 
-/** Add a user message below `parent` (null: the first one) and start its answer. */
+/**
+ * Add a user message below `parent` (null: the first one) and start its answer. `answer`: an answer
+ * that exists already, so that no model writes one.
+ */
 export function addMessage(
   chat: string,
   parent: string | null,
   blocks: NewBlock[],
+  answer?: NewBlock[],
 ): Promise<{ user: Message; answer: Message }> {
-  return sendJson("POST", `${chatPath(chat)}/messages`, { parent, blocks });
+  return sendJson("POST", `${chatPath(chat)}/messages`, { parent, blocks, answer });
 }
 
 /** Start another answer to the user message `message`. */

@@ -126,6 +126,10 @@ export interface ChatSettings {
   tools?: { search?: boolean; code?: boolean; shell?: boolean };
   agent_permission?: string;
   max_tool_rounds?: number;
+  /** The voice of a model that speaks. */
+  voice?: string;
+  /** The size of pictures, such as "512x768": width x height in pixels. */
+  image_size?: string;
 }
 
 export interface Chat {

@@ -12,16 +12,36 @@ import {
   decideApproval,
   getChat,
   stopAnswer,
+  uploadAttachment,
 } from "../api/chats";
 import { isAbort } from "../api/client";
 import { applyEvent, followMessage } from "../api/events";
-import type { ApprovalBlock, Chat, ChatSettings, Message, NewBlock } from "../api/types";
+import type {
+  ApprovalBlock,
+  Chat,
+  ChatSettings,
+  Message,
+  MessageEvent,
+  ModelInfo,
+  NewBlock,
+} from "../api/types";
 import { chats } from "../state/chats.svelte";
 import { preferences } from "../state/preferences.svelte";
+import { server } from "../state/server.svelte";
 import { toasts } from "../ui/toasts.svelte";
+import { FrameBatch } from "./frameBatch";
+import { answerKind, make, type AnswerKind } from "./making";
 import { branchTo, newestLeaf, siblingsOf, textOf } from "./tree";
 
 type Status = "loading" | "ready" | "failed";
+type MadeKind = Exclude<AnswerKind, "text">;
+
+/** Speech or a picture that is being made, and the text that asked for it. */
+interface Making {
+  kind: MadeKind;
+  prompt: string;
+  abort: AbortController;
+}
 
 export class Conversation {
   /** Null until a new chat gets its first message. */
@@ -31,6 +51,11 @@ export class Conversation {
   error = $state<unknown>(null);
   /** False while the connection to a running answer is lost. */
   connected = $state(true);
+  /** The message that the person edits. */
+  editing = $state<string | null>(null);
+  making = $state.raw<Making | null>(null);
+  /** The number of answers that were asked for here, for the view to show the newest. */
+  asked = $state(0);
 
   readonly #messages = new SvelteMap<string, Message>();
   readonly #followed = new Map<string, AbortController>();
@@ -52,6 +77,14 @@ export class Conversation {
   readonly running: Message | undefined = $derived(
     this.branch.findLast((message) => message.status === "running"),
   );
+
+  /** Whether an answer is being made, so that the next question must wait. */
+  readonly busy: boolean = $derived(this.running !== undefined || this.making !== null);
+
+  /** The model that answers; undefined while the server has not described it. */
+  get model(): ModelInfo | undefined {
+    return server.model(this.settings.model ?? server.info?.default_model);
+  }
 
   get settings(): ChatSettings {
     return this.chat?.settings ?? this.#draftSettings;
@@ -81,6 +114,7 @@ export class Conversation {
   /** Stop to follow the chat. Its answers go on in the server. */
   close(): void {
     this.#closed.abort();
+    this.making?.abort.abort();
     for (const following of this.#followed.values()) following.abort();
   }
 
@@ -102,7 +136,10 @@ export class Conversation {
   async send(blocks: NewBlock[], parent: string | null = this.#tail): Promise<Chat> {
     const chat = await this.#existing();
     await this.#saving;
-    const { user, answer } = await addMessage(chat.id, parent, blocks);
+    const kind = answerKind(this.model);
+    const made = kind === "text" ? undefined : await this.#make(kind, blocks);
+    const { user, answer } = await addMessage(chat.id, parent, blocks, made);
+    this.asked += 1;
     this.#add(user);
     this.#add(answer);
     this.#tail = answer.id;
@@ -112,11 +149,16 @@ export class Conversation {
 
   /** Replace a message of the user by a new version: a new branch with its own answer. */
   async edit(message: Message, text: string): Promise<void> {
-    const attached = message.blocks.flatMap((block) =>
-      block.type === "attachment" ? [block.attachment.id] : [],
-    );
-    const blocks: NewBlock[] = attached.map((id) => ({ type: "attachment", id }));
-    await this.send([...blocks, { type: "text", text }], message.parent);
+    await this.send([...attachmentsOf(message), { type: "text", text }], message.parent);
+    this.editing = null;
+  }
+
+  /** Begin to edit the person's last message of the branch. Returns whether there is one. */
+  editLast(): boolean {
+    const last = this.branch.findLast((message) => message.role === "user");
+    if (!last || this.busy) return false;
+    this.editing = last.id;
+    return true;
   }
 
   /** Replace the text of an answer. */
@@ -126,9 +168,12 @@ export class Conversation {
 
   /** Write another answer to the question that `answer` answers. */
   async regenerate(answer: Message): Promise<void> {
-    if (answer.parent === null) return;
+    const question = this.#messages.get(answer.parent ?? "");
+    if (!question) return;
+    if (answerKind(this.model) !== "text") return this.edit(question, textOf(question));
     await this.#saving;
-    const again = await answerAgain(answer.chat_id, answer.parent);
+    const again = await answerAgain(answer.chat_id, question.id);
+    this.asked += 1;
     this.#add(again);
     this.#tail = again.id;
   }
@@ -141,6 +186,7 @@ export class Conversation {
 
   /** Stop the running answer. */
   async stop(): Promise<void> {
+    this.making?.abort.abort();
     const answer = this.running;
     if (answer) this.#add(await stopAnswer(answer.chat_id, answer.id));
   }
@@ -169,6 +215,22 @@ export class Conversation {
       });
   }
 
+  /** Make speech or a picture from a message. Returns the answer that has it. */
+  async #make(kind: MadeKind, blocks: NewBlock[]): Promise<NewBlock[]> {
+    const prompt = blocks
+      .flatMap((block) => (block.type === "text" ? [block.text] : []))
+      .join("\n");
+    const making = { kind, prompt, abort: new AbortController() };
+    this.making = making;
+    try {
+      const file = await make(kind, prompt, this.settings, making.abort.signal);
+      const { id } = await uploadAttachment(file).result;
+      return [{ type: "attachment", id }];
+    } finally {
+      this.making = null;
+    }
+  }
+
   async #existing(): Promise<Chat> {
     this.chat ??= await createChat({ settings: this.#draftSettings });
     return this.chat;
@@ -195,20 +257,29 @@ export class Conversation {
     this.#followed.get(message.id)?.abort();
     const following = new AbortController();
     this.#followed.set(message.id, following);
+    const events = new FrameBatch<MessageEvent>((event) => applyEvent(message, event));
     try {
       await followMessage(
         message.chat_id,
         message.id,
         {
-          event: (event) => applyEvent(message, event),
+          event: (event) => events.add(event),
           connected: (connected) => (this.connected = connected),
         },
         following.signal,
       );
     } catch (error) {
       if (!isAbort(error)) toasts.error(error);
+    } finally {
+      events.flush();
     }
   }
+}
+
+function attachmentsOf(message: Message): NewBlock[] {
+  return message.blocks.flatMap((block) =>
+    block.type === "attachment" ? [{ type: "attachment", id: block.attachment.id }] : [],
+  );
 }
 
 function withoutUndefined(settings: {

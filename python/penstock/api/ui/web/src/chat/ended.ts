@@ -15,7 +15,7 @@ export function ended(message: Message): Ending | null {
   switch (message.status) {
     case "failed":
       return {
-        text: message.info.error?.message ?? "The answer failed.",
+        text: plain(message.info.error?.message ?? "The answer failed."),
         tone: "danger",
         continues,
       };
@@ -26,6 +26,12 @@ export function ended(message: Message): Ending | null {
     case "running":
       return null;
   }
+}
+
+/** The server's errors name a field of the request first, which a person did not write. */
+function plain(error: string): string {
+  const text = error.replace(/^`[^`]*`: /, "");
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 function unfinished(reason: string | undefined, continues: boolean): Ending | null {

@@ -1,7 +1,11 @@
-/** WAV files of recordings: 16-bit samples, one channel. */
+/** WAV files: 16-bit samples, one channel. */
 
 const HEAD_BYTES = 44;
 const SAMPLE_BYTES = 2;
+const FILE_SIZE_AT = 4;
+const DATA_SIZE_AT = 40;
+/** The size of a file whose end was not known when its head was sent. */
+const UNKNOWN = 0xffffffff;
 
 /** Return a sound as a WAV file. Several channels become one: their mean. */
 export function wavOf(
@@ -20,11 +24,22 @@ export function wavOf(
   return file.buffer as ArrayBuffer;
 }
 
+/** Return a WAV file that was streamed, whose head leaves its sizes open, with its true sizes. */
+export function withSizes(file: ArrayBuffer): ArrayBuffer {
+  if (file.byteLength < HEAD_BYTES) return file;
+  const head = new DataView(file);
+  if (head.getUint32(DATA_SIZE_AT, true) === UNKNOWN) {
+    head.setUint32(FILE_SIZE_AT, file.byteLength - 8, true);
+    head.setUint32(DATA_SIZE_AT, file.byteLength - HEAD_BYTES, true);
+  }
+  return file;
+}
+
 function writeHead(file: DataView, rate: number, dataBytes: number): void {
   const text = (at: number, letters: string) =>
     [...letters].forEach((letter, i) => file.setUint8(at + i, letter.charCodeAt(0)));
   text(0, "RIFF");
-  file.setUint32(4, HEAD_BYTES - 8 + dataBytes, true);
+  file.setUint32(FILE_SIZE_AT, HEAD_BYTES - 8 + dataBytes, true);
   text(8, "WAVEfmt ");
   file.setUint32(16, 16, true);
   file.setUint16(20, 1, true);
@@ -34,5 +49,5 @@ function writeHead(file: DataView, rate: number, dataBytes: number): void {
   file.setUint16(32, SAMPLE_BYTES, true);
   file.setUint16(34, 8 * SAMPLE_BYTES, true);
   text(36, "data");
-  file.setUint32(40, dataBytes, true);
+  file.setUint32(DATA_SIZE_AT, dataBytes, true);
 }

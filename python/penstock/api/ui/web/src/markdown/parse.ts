@@ -61,28 +61,56 @@ interface Parsed {
   block: MarkdownBlock | null;
 }
 
+/** The number of blocks in a group that no longer changes. */
+const GROUP = 40;
+
 /**
  * Parses one text again and again while it grows. If the text only got longer, the last two blocks
  * are parsed again and the others are kept, because new text can change only the end.
  */
 export class MarkdownParser {
-  #parsed: Parsed[] = [];
+  /** Groups of blocks before the tail, which are kept while the text grows. */
+  #settled: MarkdownBlock[][] = [];
+  #settledChars = 0;
+  #tail: Parsed[] = [];
   #source = "";
 
-  parse(source: string): MarkdownBlock[] {
-    const kept = source.startsWith(this.#source) ? this.#parsed.slice(0, -2) : [];
-    const length = kept.reduce((sum, { raw }) => sum + raw.length, 0);
-    const old = new Map(this.#parsed.map(({ raw, block }) => [raw, block]));
-    const fresh = marked.lexer(source.slice(length)).map((token): Parsed => {
+  /** Return the blocks in groups. A group whose blocks did not change is the same array as before,
+   * except the last one. */
+  parse(source: string): MarkdownBlock[][] {
+    const grew = source.startsWith(this.#source);
+    if (!grew) [this.#settled, this.#settledChars] = [[], 0];
+    const kept = grew ? this.#tail.slice(0, -2) : [];
+    const start = this.#settledChars + charsOf(kept);
+    const old = new Map(this.#tail.map(({ raw, block }) => [raw, block]));
+    const fresh = marked.lexer(source.slice(start)).map((token): Parsed => {
       const { raw } = token;
       const block = old.get(raw) ?? blockOf(token);
       old.set(raw, block);
       return { raw, block };
     });
-    this.#parsed = [...kept, ...fresh];
+    this.#tail = [...kept, ...fresh];
     this.#source = source;
-    return this.#parsed.flatMap(({ block }) => (block === null ? [] : [block]));
+    this.#settle();
+    const tail = blocksOf(this.#tail);
+    return tail.length > 0 ? [...this.#settled, tail] : [...this.#settled];
   }
+
+  #settle(): void {
+    while (this.#tail.length >= GROUP + 2) {
+      const group = this.#tail.splice(0, GROUP);
+      this.#settled.push(blocksOf(group));
+      this.#settledChars += charsOf(group);
+    }
+  }
+}
+
+function charsOf(parsed: Parsed[]): number {
+  return parsed.reduce((sum, { raw }) => sum + raw.length, 0);
+}
+
+function blocksOf(parsed: Parsed[]): MarkdownBlock[] {
+  return parsed.flatMap(({ block }) => (block === null ? [] : [block]));
 }
 
 function blockOf(token: Token): MarkdownBlock | null {

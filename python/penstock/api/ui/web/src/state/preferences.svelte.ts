@@ -13,6 +13,8 @@ export const preferences = {
   enterSends: new Stored("enter-sends", true, isBoolean),
   /** Whether answers with log-probabilities show their tokens instead of Markdown. */
   showTokens: new Stored("show-tokens", true, isBoolean),
+  /** Whether long lines of code are wrapped instead of scrolled. */
+  wrapCode: new Stored("wrap-code", false, isBoolean),
   /** The settings with which a new chat starts. */
   newChat: new Stored<ChatSettings>("new-chat", {}, isObject),
 };

@@ -62,6 +62,7 @@ export const ICONS = {
   unload: "M5 15 12 7l7 8H5ZM5 19h14",
   video:
     "M4 6h11a1 1 0 0 1 1 1v10a1 1 0 0 1-1 1H4a1 1 0 0 1-1-1V7a1 1 0 0 1 1-1ZM16 10.5 21 7.5v9l-5-3",
+  wrap: "M4 6h16M4 12h13a3 3 0 0 1 0 6h-4M15.5 15.5 13 18l2.5 2.5M4 18h5",
 } as const;
 
 export type IconName = keyof typeof ICONS;

@@ -7,6 +7,8 @@ export interface Shortcut {
   keys: string;
   label: string;
   run: () => void;
+  /** Whether the shortcut works now; absent: always. */
+  when?: () => boolean;
 }
 
 const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
@@ -32,7 +34,7 @@ export function runShortcut(event: KeyboardEvent): void {
   if (event.defaultPrevented || event.isComposing) return;
   if (document.querySelector("dialog[open]")) return;
   const pressed = keysOf(event);
-  const found = active.find(({ keys }) => keys === pressed);
+  const found = active.find(({ keys, when }) => keys === pressed && (when?.() ?? true));
   if (!found) return;
   event.preventDefault();
   found.run();

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from penstock.cli.tool_views import (
+from penstock.cli.chat.tool_views import (
     call_text,
     escaped,
     file_text,
@@ -98,11 +100,15 @@ def test_a_file_is_shown_with_its_size():
 )
 def test_a_decision_is_asked_until_it_is_one(answers, decided):
     given = iter(answers)
-    assert read_decision(lambda _: next(given)) == decided
+
+    async def ask(_):
+        return next(given)
+
+    assert asyncio.run(read_decision(ask)) == decided
 
 
 def test_the_end_of_input_denies():
-    def end(_):
+    async def end(_):
         raise EOFError
 
-    assert read_decision(end) == ("deny", None, False)
+    assert asyncio.run(read_decision(end)) == ("deny", None, False)

@@ -25,6 +25,14 @@ def background(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
+def choose_dark(page: Page) -> str:
+    """Choose the dark colours and return the background."""
+    page.get_by_role("button", name="Colours").click()
+    page.get_by_role("menuitemradio", name="Dark").click()
+    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    return background(page)
+
+
 @SIZES
 @COLOURS
 def test_the_shell_has_no_serious_fault(
@@ -44,7 +52,7 @@ def test_the_shell_has_no_serious_fault(
         assert faults_of(page) == []
 
 
-@SIZES
+@pytest.mark.parametrize("size", [DESKTOP, PHONE, (360, 640)], ids=str)
 def test_a_page_is_never_wider_than_the_screen(
     visit: Callable[..., Visitor], server: RunningServer, size: tuple[int, int]
 ) -> None:
@@ -81,14 +89,23 @@ def test_an_unknown_address_leads_back_to_the_chat(visitor: Visitor) -> None:
 
 def test_the_chosen_colours_outlast_a_reload_and_reach_other_tabs(visitor: Visitor) -> None:
     page, other = visitor.open(), visitor.open()
+    page.bring_to_front()  # Chromium paints the tab in front only
     light = background(page)
-    page.get_by_role("button", name="Colours").click()
-    page.get_by_role("menuitemradio", name="Dark").click()
-    dark = background(page)
+    dark = choose_dark(page)
     assert dark != light
     other.wait_for_function("document.documentElement.dataset.theme === 'dark'")
     page.reload()
     page.locator("#app main").wait_for()
+    assert background(page) == dark
+
+
+def test_the_chosen_colours_are_there_before_the_scripts_of_the_page(visitor: Visitor) -> None:
+    page = visitor.open()
+    dark = choose_dark(page)
+    visitor.expect_errors("ERR_FAILED")
+    page.route("**/assets/index-*.js", lambda route: route.abort())
+    page.reload()
+    assert page.locator("main").count() == 0
     assert background(page) == dark
 
 
@@ -107,11 +124,12 @@ def test_the_sidebar_of_a_phone_closes_by_itself(
     visit: Callable[..., Visitor], server: RunningServer
 ) -> None:
     page = visit(server, size=PHONE).open()
-    for close in (
+    ways: tuple[Callable[[], object], ...] = (
         lambda: page.keyboard.press("Escape"),
         lambda: page.mouse.click(PHONE[0] - 10, PHONE[1] / 2),
         lambda: page.get_by_role("link", name="Models").click(),
-    ):
+    )
+    for close in ways:
         expect(page.get_by_role("navigation")).to_have_count(0)
         page.get_by_role("button", name="Show sidebar").click()
         expect(page.get_by_role("navigation")).to_be_visible()
@@ -159,7 +177,7 @@ def test_shortcuts_are_explained_and_work(visitor: Visitor) -> None:
 
 
 def test_the_keyboard_skips_the_sidebar(visitor: Visitor) -> None:
-    page = visitor.open()
+    page = visitor.open("/ui/models")
     page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Skip to the page")).to_be_focused()
     page.keyboard.press("Enter")

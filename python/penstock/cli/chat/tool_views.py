@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Literal
 
 from penstock.dialog.server_tools import (
@@ -19,6 +19,7 @@ from penstock.dialog.server_tools import (
 
 MAX_LINES: Final = 12
 MAX_CHARACTERS: Final = 2000
+QUESTION: Final = "Run it? y = yes, a = always in this session, n [message] = no: "
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -92,14 +93,14 @@ def size_text(size: int) -> str:
     return f"{size} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
 
 
-def read_decision(
-    ask: Callable[[str], str],
+async def read_decision(
+    ask: Callable[[str], Awaitable[str]],
 ) -> tuple[Literal["approve", "deny"], str | None, bool]:
     """Ask for a decision until the answer is one. Returns (`approve` or `deny`, the message of a
     denial, whether to approve all later calls). The end of input is a denial."""
     while True:
         try:
-            answer = ask("Run it? y = yes, a = always in this session, n [message] = no: ").strip()
+            answer = (await ask(QUESTION)).strip()
         except EOFError:
             return "deny", None, False
         word, _, message = answer.partition(" ")

@@ -1,0 +1,1 @@
+"""`python -m bench media peers`: images and recordings beside other engines."""

@@ -1,0 +1,48 @@
+"""Servers that run in a thread of their own, because Playwright occupies the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
+
+START_S = 120
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that runs in a thread."""
+
+    url: str
+
+
+@contextmanager
+def served(make: Callable[[], AbstractAsyncContextManager[str]]) -> Iterator[Served]:
+    """Run a server until the block ends. `make` returns the context manager that runs it and that
+    yields its address."""
+    ready: Future[str] = Future()
+    done = threading.Event()
+
+    async def run() -> None:
+        async with make() as url:
+            ready.set_result(url)
+            await asyncio.to_thread(done.wait)
+
+    def main() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    try:
+        yield Served(ready.result(START_S))
+    finally:
+        done.set()
+        thread.join()
