@@ -116,7 +116,7 @@ def all_kinds(
     random_whisper(folder / "hears")
     save_sentence_folder(folder / "embeds", small_body("Bert"))
     save_reranker(folder / "ranks", small_reranker("Bert"))
-    save_flux(folder / "draws")
+    save_flux(folder / "draws", factor=8)
     settings = folder / "penstock.toml"
     text = SETTINGS.format(
         default=default_model,

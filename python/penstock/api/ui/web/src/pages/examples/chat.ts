@@ -41,7 +41,7 @@ console.log(answer.choices[0].message.content);
 
 const WEATHER: Value = {
   type: "object",
-  properties: { city: { type: "string" } },
+  properties: { city: { type: "string", enum: ["Basel", "Bern", "Zurich"] } },
   required: ["city"],
 };
 const RIVER: Value = {

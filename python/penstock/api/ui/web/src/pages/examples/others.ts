@@ -94,7 +94,7 @@ ${pythonArguments({ ...body, voice: voice ?? "default" })}) as response:
 export function picture(base: string, model: ModelInfo): Example {
   const url = `${base}/v1/images/generations`;
   const body = { model: model.id, prompt: "the Rhine in winter", response_format: "b64_json" };
-  const size = { height: 512, width: 768 };
+  const size = { height: 256, width: 256 };
   return {
     id: "picture",
     title: "Picture",
