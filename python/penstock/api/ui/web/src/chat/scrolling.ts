@@ -6,7 +6,7 @@ interface Place {
   offset: number;
 }
 
-const SETTLING_FRAMES = 4;
+const SETTLING_FRAMES = 12;
 
 const places = new Map<string, Place>();
 
