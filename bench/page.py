@@ -218,7 +218,7 @@ def import_chat(url: str, answers: Sequence[str]) -> str:
             message = {"id": id, "parent": parent, "role": role, "created_at": 1_700_000_000}
             messages.append({**message, "blocks": [block], "info": {}})
             parent = id
-    document = {
+    document: dict[str, Any] = {
         "format": "penstock-chat-1",
         "title": "Measured",
         "settings": {},
