@@ -70,7 +70,7 @@ def import_chat(url: str, *texts: str, title: str = "Imported", role: str = "ass
             message = {"id": id, "parent": parent, "role": kind, "created_at": 1_700_000_000}
             messages.append({**message, "blocks": [block], "info": {}})
             parent = id
-    document = {
+    document: dict[str, Any] = {
         "format": "penstock-chat-1",
         "title": title,
         "settings": {},

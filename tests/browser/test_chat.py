@@ -205,7 +205,7 @@ def test_an_image_that_the_model_does_not_see_is_refused(visitor: Visitor) -> No
     page.get_by_label("Files", exact=True).set_input_files(
         {"name": "dot.png", "mimeType": "image/png", "buffer": pixel}
     )
-    expect(page.get_by_text("69 B")).to_be_visible()
+    expect(page.get_by_text("The model does not read this kind of file")).to_be_visible()
     ask(page, "What is this?")
     expect(page.get_by_role("alert")).to_contain_text("image")
     expect(page.get_by_role("button", name="Enlarge dot.png")).to_be_visible()
@@ -224,7 +224,9 @@ def test_formulas_code_and_tables_are_drawn(visitor: Visitor) -> None:
 
 def test_long_chats_and_long_answers_stay_usable(visitor: Visitor) -> None:
     page = visitor.open(import_chat(visitor.url, *["Some **words**."] * 500))
-    expect(answers(page)).to_have_count(500)
+    expect(page.get_by_text("question 499", exact=True)).to_be_in_viewport()
+    expect(answers(page)).to_have_count(500, timeout=60_000)  # the older ones follow
+    expect(page.get_by_text("question 499", exact=True)).to_be_in_viewport()
     expect(composer(page)).to_be_enabled()
     paragraphs = "\n\n".join(f"Paragraph {n} with `code` and *words*." for n in range(2500))
     page = visitor.open(import_chat(visitor.url, paragraphs))

@@ -6,7 +6,7 @@ interface Place {
   offset: number;
 }
 
-const SETTLING_FRAMES = 4;
+const SETTLING_FRAMES = 12;
 
 const places = new Map<string, Place>();
 
@@ -39,21 +39,31 @@ function firstBelow(elements: NodeListOf<HTMLElement>, edge: number): number {
   return low;
 }
 
-/** Scroll to the place at which the chat was left. Returns whether there is one. */
-export function returnToPlace(chat: string, view: HTMLElement): boolean {
+/**
+ * Scroll to the place at which the chat was left. Returns whether there is one; `done` is called a
+ * few frames later, when the place no longer moves.
+ */
+export function returnToPlace(chat: string, view: HTMLElement, done: () => void): boolean {
   const place = places.get(chat);
   const article = view.querySelector<HTMLElement>(`[data-message="${place?.message ?? ""}"]`);
   if (!place || !article) return false;
-  settle(view, article, place.offset, SETTLING_FRAMES);
+  settle(view, article, place.offset, SETTLING_FRAMES, done);
   return true;
 }
 
 /** Put the edge of the view `offset` below the top of an article. Articles out of view have only an
  * estimated height, so the place is found again after they are drawn. */
-function settle(view: HTMLElement, article: HTMLElement, offset: number, frames: number): void {
+function settle(
+  view: HTMLElement,
+  article: HTMLElement,
+  offset: number,
+  frames: number,
+  done: () => void,
+): void {
   const edge = view.getBoundingClientRect().top;
   view.scrollTop += article.getBoundingClientRect().top - edge + offset;
-  if (frames > 0) requestAnimationFrame(() => settle(view, article, offset, frames - 1));
+  if (frames === 0) return done();
+  requestAnimationFrame(() => settle(view, article, offset, frames - 1, done));
 }
 
 /** Scroll to the question before (-1) or after (1) the one at the upper edge. */
