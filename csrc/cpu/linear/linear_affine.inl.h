@@ -244,7 +244,7 @@ void multiply_format(const AffineOperands& operands, const LinearTask& task, Wor
             ? multiply_task<kEncoding, kUnit, Minima::stored>(operands, task, workspace)
             : multiply_task<kEncoding, kUnit, Minima::none>(operands, task, workspace);
     } else if constexpr (kEncoding == Encoding::affine8) {
-        !task.part->stored_minimum && task.part->zero_point != 0
+        !task.part->stored_minimum&& task.part->zero_point != 0
             ? multiply_task<kEncoding, kUnit, Minima::zero_point>(operands, task, workspace)
             : multiply_task<kEncoding, kUnit, Minima::asked>(operands, task, workspace);
     } else {
