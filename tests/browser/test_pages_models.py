@@ -177,4 +177,4 @@ def test_a_name_of_the_hub_is_refused_with_its_reason(
     page.get_by_role("textbox", name="Any model of the Hugging Face hub").fill("no such name")
     page.get_by_role("button", name="Download", exact=True).last.click()
     card = page.get_by_role("group", name="Download of no such name")
-    expect(card.get_by_role("alert")).to_contain_text("hub id (owner/name)")
+    expect(card.get_by_role("alert")).to_contain_text("hub id (owner/name)", timeout=SLOW_MS)

@@ -209,7 +209,6 @@ async def test_rejected_field_is_named_as_the_client_wrote_it(server: Serving) -
         ("POST", "/calibration/start", 404),
         ("POST", "/calibration/apply", 404),
         ("GET", "/calibration/status", 404),
-        ("GET", "/ui", 404),
         ("POST", "/v1/audio/transcriptions", 404),
         ("POST", "/v1/moderations", 404),
         ("POST", "/v1/batches", 404),
