@@ -28,6 +28,7 @@ from playwright.sync_api import (
     ConsoleMessage,
     Page,
     Request,
+    expect,
     sync_playwright,
 )
 
@@ -41,6 +42,7 @@ BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
 # Chromium's own sandbox needs rights that containers lack; --no-sandbox is for tests only.
 OPTIONS: Final = ("--no-sandbox", "--use-fake-device-for-media-stream")
 TIMEOUT_MS: Final = 15_000
+expect.set_options(timeout=TIMEOUT_MS)
 
 Colours = Literal["light", "dark"]
 DESKTOP: Final = (1280, 800)
