@@ -128,6 +128,7 @@ def test_decode_steps_after_media_are_captured_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # 100 s of CPU time
 @pytest.mark.skipif(INTERPRETED, reason="it is what this test starts")
 def test_triton_kernels_answer_alike_in_the_interpreter() -> None:
     passes_interpreted(__file__)
