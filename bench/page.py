@@ -77,7 +77,9 @@ window.fetch = (url, init) => {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Measure the web page of a running server.")
+    parser = argparse.ArgumentParser(
+        prog="bench page", description="Measure the web page of a running server."
+    )
     parser.add_argument("url", help="of the server, such as http://127.0.0.1:1234")
     parser.add_argument("--browser", default="/usr/bin/chromium", help="path of Chromium")
     parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
