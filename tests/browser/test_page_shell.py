@@ -70,7 +70,9 @@ def test_links_of_the_sidebar_lead_to_the_pages(visitor: Visitor) -> None:
         expect(page).to_have_url(visitor.url + path)
         expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
         expect(page).to_have_title(f"{name} · Penstock")
-        expect(page.get_by_role("link", name=name, exact=True)).to_have_attribute("aria-current", "page")
+        expect(page.get_by_role("link", name=name, exact=True)).to_have_attribute(
+            "aria-current", "page"
+        )
     page.go_back()
     expect(page.get_by_role("heading", level=1, name="Requests")).to_be_visible()
 
