@@ -119,8 +119,7 @@ class AnswerRuns:
 
     async def follow(self, chat_id: str, id: str) -> AsyncGenerator[bytes, None]:
         """Yield a message as SSE frames until it has ended, and b"" while nothing happens. Any
-        process may write it. Raises NotFound."""
-        await self._chats.message(chat_id, id)
+        process may write it. The message must exist."""
         live = self._live.get(id)
         if live is not None:
             async for frame in live.frames():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.api.chats.answer_fold import AnswerFold, BlockSet, Change
-from penstock.api.chats.records import encode_json
+from penstock.api.chats.records import encode_json, message_of
 from penstock.api.schema.chats import ChatMessage
 from penstock.base.errors import ServiceError
 from penstock.dialog import Event
@@ -168,16 +168,9 @@ class LiveAnswer:
             reader.put(frame)
 
     def _message(self) -> ChatMessage:
-        stored, fold = self._stored, self._fold
-        return ChatMessage(
-            id=stored.id,
-            chat_id=stored.chat_id,
-            parent=stored.parent,
-            role=stored.role,
-            created_at=stored.created_at,
-            status=fold.status,
-            blocks=fold.blocks,
-            info=fold.info,
+        fold = self._fold
+        return msgspec.structs.replace(
+            message_of(self._stored), status=fold.status, blocks=fold.blocks, info=fold.info
         )
 
 

@@ -1,4 +1,4 @@
-"""The parts of a chat that commands change, and the outcomes of commands."""
+"""Defines the state that the commands of a chat change, and the outcomes of commands."""
 
 from __future__ import annotations
 
