@@ -215,7 +215,8 @@ class PyRecorder {
                 (crosses ? StepInput::cross_context_lens : StepInput::context_lens) ||
             input("block_tables") !=
                 (crosses ? StepInput::cross_block_tables : StepInput::block_tables)) {
-            throw py::value_error(call.signature->kernel + ": query_starts, context_lens, "
+            throw py::value_error(call.signature->kernel +
+                                  ": query_starts, context_lens, "
                                   "block_tables: must be inputs that belong together");
         }
         narrow_cache(crosses ? limits_.cross_cache : limits_.cache, *call.cache);

@@ -123,9 +123,8 @@ void StepPlan::check(const StepSize& size, const PerInput<TensorView>& given) {
         }
     }
     if (limits.cross_cache) {
-        check_chunks(
-            chunks_of(StepInput::cross_context_lens, StepInput::cross_block_tables, given),
-            size.tokens, *limits.cross_cache);
+        check_chunks(chunks_of(StepInput::cross_context_lens, StepInput::cross_block_tables, given),
+                     size.tokens, *limits.cross_cache);
     }
 }
 

@@ -38,11 +38,26 @@ enum class StepInput : uint8_t {
 };
 constexpr size_t num_base_inputs = 7;
 constexpr size_t num_step_inputs = 20;
-constexpr std::array<const char*, num_step_inputs> step_input_names{
-    "tokens",        "positions",       "slots",         "query_starts",       "context_lens",
-    "block_tables",  "sample_rows",     "adapter_slots", "adapter_order",      "adapter_starts",
-    "sampled_order", "sampled_starts",  "media_index",   "media_time",         "media_height",
-    "media_width",   "media_rope_rows", "media_visible", "cross_context_lens", "cross_block_tables"};
+constexpr std::array<const char*, num_step_inputs> step_input_names{"tokens",
+                                                                    "positions",
+                                                                    "slots",
+                                                                    "query_starts",
+                                                                    "context_lens",
+                                                                    "block_tables",
+                                                                    "sample_rows",
+                                                                    "adapter_slots",
+                                                                    "adapter_order",
+                                                                    "adapter_starts",
+                                                                    "sampled_order",
+                                                                    "sampled_starts",
+                                                                    "media_index",
+                                                                    "media_time",
+                                                                    "media_height",
+                                                                    "media_width",
+                                                                    "media_rope_rows",
+                                                                    "media_visible",
+                                                                    "cross_context_lens",
+                                                                    "cross_block_tables"};
 
 // Returns whether an input has two dimensions, [R, max_blocks].
 constexpr bool is_table(StepInput input) {
