@@ -20,6 +20,8 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from penstock.kernels.layer_graphs import LayerGraphs
 from penstock.kernels.lora_slots import AdapterSlots, SlotSizes
+from penstock.kernels.recurrent_ops import RecurrentOps
+from penstock.kernels.recurrent_state import StateRows
 from penstock.kernels.weights import Experts, Linear, Matrix
 
 Tensor = TypeVar("Tensor")
@@ -82,6 +84,7 @@ class StepInputs(Generic[Tensor]):
     adapters: AdapterRows[Tensor] | None = None  # groups of tokens; None: no adapters
     sampled_adapters: AdapterRows[Tensor] | None = None  # the same groups, of sampled rows
     media: MediaRows[Tensor] | None = None  # None: no token of the step belongs to media
+    states: StateRows[Tensor] | None = None  # None: the model has no recurrent layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class HeadNorm:
     eps: float
 
 
-class Ops(Protocol[Tensor]):
+class Ops(RecurrentOps[Tensor], Protocol[Tensor]):
     """The tensor operations of a model. Results are new tensors, with two exceptions: `rope_cache`
     writes to the KV cache, and `lora` modifies the result of a linear layer in place.
 

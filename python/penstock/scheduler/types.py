@@ -94,6 +94,24 @@ class CopyBlock(msgspec.Struct, frozen=True):
     cpu_block: int
 
 
+class StateUse(msgspec.Struct, frozen=True):
+    """The snapshots of recurrent states that a chunk reads and writes (see
+    `kernels.recurrent_state`). Slots count from 0, the first snapshot.
+
+    `restore`: the snapshot with which the chunk starts, instead of the state of its row; None: the
+    state of the row, which is empty at position 0.
+    `save`: the snapshot that gets the state after the first `save_after` tokens of the chunk;
+    None: none.
+    """
+
+    restore: int | None = None
+    save: int | None = None
+    save_after: int = 0
+
+
+NO_SNAPSHOTS: Final = StateUse()
+
+
 class Chunk(msgspec.Struct, frozen=True):
     """The tokens [start, start + length) of `row`, to be computed in one step: a decode or a part
     of a prefill.
@@ -105,6 +123,7 @@ class Chunk(msgspec.Struct, frozen=True):
     same as without speculation.
     `score_from`, `num_scores`: at `num_scores` positions from `score_from` on, all in the chunk,
     the log-probability of the next known token is requested.
+    `state`: snapshots of recurrent states, in a model that has them.
     """
 
     row: int
@@ -114,6 +133,7 @@ class Chunk(msgspec.Struct, frozen=True):
     draft_tokens: tuple[int, ...] = ()
     score_from: int = 0
     num_scores: int = 0
+    state: StateUse = NO_SNAPSHOTS
 
 
 class StepPlan(msgspec.Struct, frozen=True):
