@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 
 import pytest
 
+from tests.browser.threaded import Served
 from tests.e2e.conftest import RunningServer, default_model, start_server
 
 pytest.importorskip("playwright", reason="needs the Python package playwright")
@@ -151,7 +152,7 @@ def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable
     folder = request.config.getoption("--screenshots")
 
     def make(
-        server: RunningServer,
+        server: RunningServer | Served,
         size: tuple[int, int] = DESKTOP,
         colours: Colours = "light",
         **options: Any,
@@ -172,6 +173,8 @@ def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable
         if pictures is not None:
             pictures.mkdir(parents=True, exist_ok=True)
         visitors.append(Visitor(context, server.url, pictures))
+        if isinstance(server, Served):
+            server.before_stop.append(context.close)
         return visitors[-1]
 
     yield make

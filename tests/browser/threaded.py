@@ -7,16 +7,20 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 START_S = 120
 
 
 @dataclass(frozen=True)
 class Served:
-    """A server that runs in a thread."""
+    """A server that runs in a thread.
+
+    `before_stop`: called before it stops, to close the pages that still read from it.
+    """
 
     url: str
+    before_stop: list[Callable[[], None]] = field(default_factory=list)
 
 
 @contextmanager
@@ -41,8 +45,11 @@ def served(make: Callable[[], AbstractAsyncContextManager[str]]) -> Iterator[Ser
 
     thread = threading.Thread(target=main)
     thread.start()
+    before_stop: list[Callable[[], None]] = []
     try:
-        yield Served(ready.result(START_S))
+        yield Served(ready.result(START_S), before_stop)
     finally:
+        for close in before_stop:
+            close()
         done.set()
         thread.join()

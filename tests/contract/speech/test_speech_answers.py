@@ -216,9 +216,12 @@ async def test_a_full_queue_is_refused() -> None:
         speaker.permits.release(1)
         body = {"input": "Word. " * 5000, "response_format": "pcm"}
         async with server.http.stream("POST", URL, json=body) as answer:
-            await anext(answer.aiter_raw())
+            sentences = answer.aiter_raw()
+            await anext(sentences)
             second = asyncio.create_task(server.http.post(URL, json=body))
-            await server.until(lambda: speaker.permits.release(1) or second.done())
+            while not second.done():  # one sentence at a time, so that the first is still open
+                speaker.permits.release(1)
+                await anext(sentences)
             full = await second
             assert full.status_code == 429
             assert full.headers["retry-after"] == "1"
