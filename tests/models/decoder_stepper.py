@@ -10,6 +10,16 @@ import torch
 
 from penstock.kernels.ops.lora import ReferenceSlots
 from penstock.kernels.ops_interface import AdapterRows, LayerCache, StepInputs
+from penstock.kernels.recurrent_state import (
+    STATE_TILE,
+    ConvState,
+    LayerState,
+    MatrixState,
+    StateRows,
+    StateShape,
+    conv_ring,
+    matrix_ring,
+)
 from penstock.kernels.reference import ReferenceOps
 from penstock.models.decoder.decoder import Decoder
 from penstock.models.hub.model_files import ModelFiles
@@ -47,14 +57,16 @@ class Stepper:
         order = torch.randperm(blocks, generator=torch.Generator().manual_seed(0))
         self.tables = order.to(torch.int32).reshape(self.sequences, per_sequence)
         self.lengths = [0] * self.sequences
-        shape = (blocks, spec.num_kv_heads)
         self.caches = [
-            LayerCache(
-                self._undefined(*shape, spec.head_dim, BLOCK_TOKENS),
-                self._undefined(*shape, BLOCK_TOKENS, spec.head_dim),
+            None
+            if size is None
+            else LayerCache(
+                self._undefined(blocks, size.kv_heads, size.key_dim, BLOCK_TOKENS),
+                self._undefined(blocks, size.kv_heads, BLOCK_TOKENS, size.value_dim),
             )
-            for _ in spec.layers
+            for size in spec.caches
         ]
+        self.states = [None if shape is None else self._state(shape) for shape in spec.states]
 
     def step(self, chunks: dict[int, list[int]], all_rows: bool = False) -> torch.Tensor:
         """Compute a chunk of some sequences. Return the logits of the last token of each chunk, in
@@ -78,8 +90,43 @@ class Stepper:
             sample_rows=_int32(rows),
             adapters=self._adapted(len(tokens)),
             sampled_adapters=self._adapted(len(rows)),
+            states=self._state_rows(chunks) if self.decoder.spec.is_recurrent else None,
         )
-        return self.decoder.forward(self.ops, inputs, self.caches, self.slots)
+        return self.decoder.forward(self.ops, inputs, self.caches, self.slots, self.states)
+
+    def _state(self, shape: StateShape) -> LayerState[torch.Tensor]:
+        """Return the undefined state of a layer, with one snapshot slot."""
+        rows, tile = self.sequences, matrix_ring(0)
+        conv = matrix = None
+        if shape.taps:
+            conv = ConvState(
+                self._undefined(rows, conv_ring(shape.taps, 0), shape.channels),
+                self._undefined(1, shape.taps - 1, shape.channels),
+            )
+        if shape.heads:
+            matrix = MatrixState(
+                self._undefined(rows + 1, shape.heads, shape.key_dim, shape.value_dim),
+                self._undefined(rows, tile, shape.groups * shape.key_dim),
+                self._undefined(rows, tile, shape.heads * shape.value_dim),
+                self._undefined(rows, tile, shape.heads),
+            )
+        return LayerState(conv, matrix)
+
+    def _state_rows(self, chunks: dict[int, list[int]]) -> StateRows[torch.Tensor]:
+        """Return the states of a step, for chunks that are already counted in `lengths`."""
+        lengths = [len(chunk) for chunk in chunks.values()]
+        starts = [self.lengths[row] - len(chunk) for row, chunk in chunks.items()]
+        count = len(chunks)
+        return StateRows(
+            source=_int32(
+                [row if start else -1 for row, start in zip(chunks, starts, strict=True)]
+            ),
+            base=_int32([start // STATE_TILE * STATE_TILE for start in starts]),
+            target=_int32(list(chunks)),
+            keep=_int32(lengths),
+            save=_int32([-1] * count),
+            save_after=_int32([0] * count),
+        )
 
     def _adapted(self, count: int) -> AdapterRows[torch.Tensor] | None:
         if self.slots is None:

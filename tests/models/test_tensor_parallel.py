@@ -51,7 +51,7 @@ MIXTURE = LayerSpec(experts=ExpertsSpec(6, 2, 128, renormalize=True))
 GEMMA = replace(
     LLAMA,
     architecture="gemma3",
-    sandwich_norms=True,
+    norms="sandwich",
     qk_norm=True,
     norm_offset=1.0,
     embedding_scale=8.0,
@@ -87,7 +87,7 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
             LLAMA,
             architecture="glm4",
             interleaved_rope=True,
-            sandwich_norms=True,
+            norms="sandwich",
             qkv_bias=True,
             rope=RopeSpec(10_000.0, 16),
         ),

@@ -14,9 +14,15 @@ import numpy as np
 
 from penstock.kernels.communicator import SINGLE_RANK, Communicator
 from penstock.kernels.lora_slots import AdapterSlots, StorageDtype
-from penstock.kernels.ops_interface import AdapterRows, HeadNorm, LayerCache, Ops, StepInputs
+from penstock.kernels.ops_interface import LayerCache, Ops, StepInputs
+from penstock.kernels.recurrent_state import LayerState
 from penstock.kernels.weights import Affine, Dense, Matrix
-from penstock.models.decoder.lora_targets import DOWN, GATE_UP, OUTPUT, QKV, first_linears
+from penstock.models.decoder.attention import Attention
+from penstock.models.decoder.feed_forward import FeedForward, pack_feed_forward
+from penstock.models.decoder.layer_step import LayerStep, LoraLinears, Rotation
+from penstock.models.decoder.lora_targets import first_linears
+from penstock.models.decoder.mixer import LoadedMixer
+from penstock.models.decoder.residual_stream import ResidualStream
 from penstock.models.decoder.rope import identity_table, rope_table
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.weights import LayerWeights, Vector, Weights
@@ -32,55 +38,15 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class _Layer(Generic[Tensor]):
-    """The packed weights of one layer: matrices as `Ops` packed them, norms and RoPE tables as
-    tensors. A mixture of experts has `router` and `experts`, a dense layer `gate_up` and `down`;
-    the other two are None."""
+    """The packed blocks of one layer and their norms. A block or a norm that the layer lacks is
+    None."""
 
-    spec: LayerSpec
-    attention_norm: Tensor
-    qkv: Any
-    head_norm: HeadNorm | None
-    rope: Tensor
-    output: Any
-    mlp_norm: Tensor
-    gate_up: Any
-    down: Any
-    router: Any
-    experts: Any
-    attention_post_norm: Tensor | None
+    mixer: LoadedMixer[Tensor] | None
+    mixer_norm: Tensor | None
+    mixer_post_norm: Tensor | None
+    feed_forward: FeedForward[Tensor] | None
+    mlp_norm: Tensor | None
     mlp_post_norm: Tensor | None
-    sinks: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Rotation(Generic[Tensor]):
-    """A RoPE table with one row per token of a step. `inputs`: the step with the rows of this table
-    as positions."""
-
-    table: Tensor
-    inputs: StepInputs[Tensor]
-
-
-class _LoraLinears(Generic[Tensor]):
-    """Computes the linear layers of a step and adds the LoRA updates.
-
-    - `first`: the number of the current decoder layer's first linear layer.
-    - `rows`: the adapter slot of each token; None if no token uses an adapter.
-    """
-
-    def __init__(
-        self, ops: Ops[Tensor], slots: AdapterSlots | None, rows: AdapterRows[Tensor] | None
-    ) -> None:
-        self._ops = ops
-        self._slots = slots
-        self.rows = rows
-        self.first = 0
-
-    def __call__(self, x: Tensor, weight: Any, which: int) -> Tensor:
-        y = self._ops.linear(x, weight)
-        if self._slots is None or self.rows is None:
-            return y
-        return self._ops.lora(x, y, self._slots, self.first + which, self.rows)
 
 
 class Decoder(Generic[Tensor]):
@@ -123,6 +89,9 @@ class Decoder(Generic[Tensor]):
         self._embedding, self._head = self._pack_ends(weights, ops)
         self._final_norm = ops.constant(weights.final_norm())
         self._layers: list[_Layer[Tensor]] = []
+        self._last_mixer = max(
+            (index for index, layer in enumerate(spec.layers) if layer.has_mixer), default=-1
+        )
         for layer in weights.layers():
             self._layers.append(self._pack_layer(layer, ops))
             if progress is not None:
@@ -132,56 +101,76 @@ class Decoder(Generic[Tensor]):
         self,
         ops: Ops[Tensor],
         inputs: StepInputs[Tensor],
-        caches: list[LayerCache[Tensor]],
+        caches: Sequence[LayerCache[Tensor] | None],
         slots: AdapterSlots | None = None,
+        states: Sequence[LayerState[Tensor] | None] = (),
     ) -> Tensor:
-        """Run one step over T tokens and return the logits [S, V] of the sampled tokens. `caches`:
-        one per layer. `slots`: the LoRA factors of all adapters, needed if a token of `inputs` uses
-        an adapter."""
-        states = self.hidden(ops, inputs, caches, inputs.sample_rows, slots)
-        logits: Tensor = ops.linear(states, self._head)
+        """Run one step over T tokens and return the logits [S, V] of the sampled tokens.
+
+        - `caches`: one per layer, with the sizes of `DecoderSpec.caches`.
+        - `slots`: the LoRA factors of all adapters, needed if a token of `inputs` uses an adapter.
+        - `states`: one per layer, with the shapes of `DecoderSpec.states`; () if no layer has one.
+        """
+        hidden = self.hidden(ops, inputs, caches, inputs.sample_rows, slots, states)
+        logits: Tensor = ops.linear(hidden, self._head)
         return self._communicator.all_gather(logits, self.spec.vocab_size)
 
     def hidden(
         self,
         ops: Ops[Tensor],
         inputs: StepInputs[Tensor],
-        caches: Sequence[LayerCache[Tensor]],
+        caches: Sequence[LayerCache[Tensor] | None],
         rows: Tensor | None,
         slots: AdapterSlots | None = None,
+        states: Sequence[LayerState[Tensor] | None] = (),
     ) -> Tensor:
         """Return the final hidden states, which the language-model head reads: [S, W] of the tokens
         with the indices `rows`, or [T, W] of all tokens if `rows` is None. `inputs.media` replaces
         the embeddings of its tokens."""
-        spec = self.spec
-        linear: _LoraLinears[Tensor] = _LoraLinears(ops, slots, inputs.adapters)
+        linear: LoraLinears[Tensor] = LoraLinears(ops, slots, inputs.adapters)
         rotation = self._rotation(ops, inputs)
         deep = () if inputs.media is None else inputs.media.deep
-        # The rows of `deep` are those of all tokens: the last layer must not have dropped any.
-        gathered = len(self._layers) - 1 if len(deep) < len(self._layers) else None
-        x = residual = self._embed(ops, inputs)
-        for index, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):
-            if index == 0:
-                x = ops.rms_norm(x, layer.attention_norm, spec.norm_eps)
-            else:
-                x, residual = ops.add_rms_norm(x, residual, layer.attention_norm, spec.norm_eps)
+        # The rows of `deep` are those of all tokens: the last mixer must not have dropped any.
+        gathering = self._last_mixer if len(deep) <= self._last_mixer else None
+        stream = ResidualStream(ops, self._embed(ops, inputs), self.spec.norm_eps)
+        for index, layer in enumerate(self._layers):
             linear.first = self._first_linears[index]
-            x = self._attend(ops, linear, x, layer, inputs, cache, rotation)
-            if rows is not None and index == gathered:  # other tokens are not needed
-                x = ops.gather_rows(x, rows)
-                residual = ops.gather_rows(residual, rows)
-                linear.rows = inputs.sampled_adapters
-            x = self._communicator.all_reduce(linear(x, layer.output, OUTPUT))
-            x = self._post_norm(ops, x, layer.attention_post_norm)
-            x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, spec.norm_eps)
-            x = self._communicator.all_reduce(self._feed_forward(ops, linear, x, layer))
-            x = self._post_norm(ops, x, layer.mlp_post_norm)
-            if inputs.media is not None and index < len(deep):
-                x = ops.add_rows(x, deep[index], inputs.media.index)
-        if rows is not None and gathered is None:
-            x, residual = ops.gather_rows(x, rows), ops.gather_rows(residual, rows)
-        states, _ = ops.add_rms_norm(x, residual, self._final_norm, spec.norm_eps)
-        return states
+            state = states[index] if states else None
+            step = LayerStep(ops, inputs, linear, caches[index], state, rotation)
+            self._mix(step, stream, layer, rows if index == gathering else None)
+            if layer.feed_forward is not None:
+                x = self._read(stream, layer.mlp_norm)
+                x = self._communicator.all_reduce(layer.feed_forward(step, x))
+                x = self._post_norm(ops, x, layer.mlp_post_norm)
+                if inputs.media is not None and index < len(deep):
+                    x = ops.add_rows(x, deep[index], inputs.media.index)
+                stream.add(x)
+        if rows is not None and gathering is None:
+            stream.gather(rows)
+        return stream.norm(self._final_norm)
+
+    def _mix(
+        self,
+        step: LayerStep[Tensor],
+        stream: ResidualStream[Tensor],
+        layer: _Layer[Tensor],
+        rows: Tensor | None,
+    ) -> None:
+        """Compute the mixer of a layer, if it has one, and add its result to the stream. `rows`:
+        the only tokens that are needed afterwards; None: all."""
+        if layer.mixer is None:
+            return
+        x = layer.mixer.mix(step, self._read(stream, layer.mixer_norm))
+        if rows is not None:
+            x = step.ops.gather_rows(x, rows)
+            stream.gather(rows)
+            step.linear.rows = step.inputs.sampled_adapters
+        x = self._communicator.all_reduce(layer.mixer.project(step, x))
+        stream.add(self._post_norm(step.ops, x, layer.mixer_post_norm))
+
+    def _read(self, stream: ResidualStream[Tensor], norm: Tensor | None) -> Tensor:
+        """Return the input of a block: the stream, normalized unless `norm` is None."""
+        return stream.read() if norm is None else stream.norm(norm)
 
     def _embed(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> Tensor:
         x = ops.embedding(self._embedding, inputs.tokens, self.spec.embedding_scale)
@@ -189,54 +178,14 @@ class Decoder(Generic[Tensor]):
             return x
         return ops.replace_rows(x, inputs.media.rows, inputs.media.index)
 
-    def _rotation(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> _Rotation[Tensor] | None:
+    def _rotation(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> Rotation[Tensor] | None:
         """Return the rotation by three positions per token, or None if tokens have one position."""
         media = inputs.media
         if media is None or media.rope_rows is None:
             return None
         time, height, width = media.rope_positions
         table = ops.mrope_rows(self._rope, time, height, width, self._axes)
-        return _Rotation(table, replace(inputs, positions=media.rope_rows))
-
-    def _attend(
-        self,
-        ops: Ops[Tensor],
-        linear: _LoraLinears[Tensor],
-        x: Tensor,
-        layer: _Layer[Tensor],
-        inputs: StepInputs[Tensor],
-        cache: LayerCache[Tensor],
-        rotation: _Rotation[Tensor] | None,
-    ) -> Tensor:
-        """Compute attention, without the output projection: [T, W] -> [T, H * D]."""
-        spec = self.spec
-        heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
-        scale = spec.attention_scale or spec.head_dim**-0.5
-        qkv = linear(x, layer.qkv, QKV)
-        table, positioned = layer.rope, inputs
-        if rotation is not None and layer.rope is self._rope:
-            table, positioned = rotation.table, rotation.inputs
-        q = ops.rope_cache(qkv, table, positioned, cache, heads, layer.head_norm)
-        if spec.bidirectional:
-            return ops.bidirectional_attention(q, inputs, cache, heads, scale, layer.spec.window)
-        return ops.attention(q, inputs, cache, heads, scale, layer.spec.window, layer.sinks)
-
-    def _feed_forward(
-        self, ops: Ops[Tensor], linear: _LoraLinears[Tensor], x: Tensor, layer: _Layer[Tensor]
-    ) -> Tensor:
-        """Compute the feed-forward or the mixture of experts: [T, W] -> [T, W]."""
-        experts = layer.spec.experts
-        if experts is None:
-            inner = self._activate(ops, linear(x, layer.gate_up, GATE_UP))
-            return linear(inner, layer.down, DOWN)
-        logits = ops.linear(x, layer.router)
-        chosen, shares = ops.route_experts(logits, experts.per_token, experts.renormalize)
-        return ops.experts(x, chosen, shares, layer.experts)
-
-    def _activate(self, ops: Ops[Tensor], gate_up: Tensor) -> Tensor:
-        if self.spec.activation == "gelu_tanh":
-            return ops.gelu_tanh_mul(gate_up)
-        return ops.silu_mul(gate_up)
+        return Rotation(table, replace(inputs, positions=media.rope_rows))
 
     def _post_norm(self, ops: Ops[Tensor], x: Tensor, weight: Tensor | None) -> Tensor:
         return x if weight is None else ops.rms_norm(x, weight, self.spec.norm_eps)
@@ -254,36 +203,43 @@ class Decoder(Generic[Tensor]):
 
     def _pack_layer(self, layer: LayerWeights, ops: Ops[Tensor]) -> _Layer[Tensor]:
         own = self.spec.layers[len(self._layers)]
-        linears = (layer.qkv, layer.output, layer.gate_up, layer.down, layer.router)
+        self._count(layer, own)
+        return _Layer(
+            mixer=self._pack_mixer(layer, own, ops) if own.has_mixer else None,
+            mixer_norm=_constant(ops, layer.attention_norm),
+            mixer_post_norm=_constant(ops, layer.attention_post_norm),
+            feed_forward=pack_feed_forward(self.spec, own, layer, ops)
+            if own.has_feed_forward
+            else None,
+            mlp_norm=_constant(ops, layer.mlp_norm),
+            mlp_post_norm=_constant(ops, layer.mlp_post_norm),
+        )
+
+    def _pack_mixer(
+        self, layer: LayerWeights, own: LayerSpec, ops: Ops[Tensor]
+    ) -> LoadedMixer[Tensor]:
+        if own.mixer is not None:
+            return own.mixer.pack(layer.mixer, self.spec, ops)
+        rope = self._local_rope if own.window else self._rope
+        if not own.rotary:
+            rope = self._no_rope
+        return Attention(self.spec, own, layer, rope, rope is self._rope, ops)
+
+    def _count(self, layer: LayerWeights, own: LayerSpec) -> None:
+        """Add the bytes of a layer to `weight_bytes`, and make `adapter_storage_dtype` as coarse as
+        its linear layers."""
+        linears = (layer.qkv, layer.output, layer.gate_up, layer.down)
         held = [linear for linear in linears if linear is not None]
+        if own.mixer is not None:
+            held += own.mixer.linear_weights(layer.mixer)
         self.weight_bytes += sum(map(linear_bytes, held))
+        if layer.router is not None:
+            self.weight_bytes += linear_bytes(layer.router)
         if layer.experts is not None:
             self.weight_bytes += expert_bytes(layer.experts)
-        parts = [part for linear in held if linear is not layer.router for part in linear.parts]
+        kinds = (_storage_dtype_of(part) for linear in held for part in linear.parts)
         self.adapter_storage_dtype = max(
-            self.adapter_storage_dtype, *map(_storage_dtype_of, parts), key=_STORAGE_DTYPES.index
-        )
-        head_norm = None
-        if layer.q_norm is not None and layer.k_norm is not None:
-            head_norm = HeadNorm(
-                ops.constant(layer.q_norm), ops.constant(layer.k_norm), self.spec.norm_eps
-            )
-        rope = self._local_rope if own.window else self._rope
-        return _Layer(
-            spec=own,
-            attention_norm=ops.constant(layer.attention_norm),
-            qkv=ops.pack_linear(layer.qkv),
-            head_norm=head_norm,
-            rope=rope if own.rotary else self._no_rope,
-            output=ops.pack_linear(layer.output),
-            mlp_norm=ops.constant(layer.mlp_norm),
-            gate_up=None if layer.gate_up is None else ops.pack_linear(layer.gate_up),
-            down=None if layer.down is None else ops.pack_linear(layer.down),
-            router=None if layer.router is None else ops.pack_head(layer.router),
-            experts=None if layer.experts is None else ops.pack_experts(layer.experts),
-            attention_post_norm=_constant(ops, layer.attention_post_norm),
-            mlp_post_norm=_constant(ops, layer.mlp_post_norm),
-            sinks=_constant(ops, layer.sinks),
+            self.adapter_storage_dtype, *kinds, key=_STORAGE_DTYPES.index
         )
 
 

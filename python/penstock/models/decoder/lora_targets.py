@@ -12,33 +12,47 @@ FUSED_PROJECTIONS: Final = (("q", "k", "v"), ("o",), ("gate", "up"), ("down",))
 
 QKV, OUTPUT, GATE_UP, DOWN = range(4)
 """Indices in FUSED_PROJECTIONS. In the whole decoder, linear layer `which` of decoder layer i has
-the number first_linears[i] + which."""
+the number first_linears(spec)[i] + which."""
 
 
 def fused_projections(layer: LayerSpec) -> tuple[tuple[str, ...], ...]:
-    """Return the entries of FUSED_PROJECTIONS that adapters may change in a decoder layer. In a
-    mixture of experts, these are only the attention projections."""
-    return FUSED_PROJECTIONS if layer.experts is None else FUSED_PROJECTIONS[:GATE_UP]
+    """Return the entries of FUSED_PROJECTIONS that adapters may change in a decoder layer: those of
+    attention and of a dense feed-forward."""
+    return tuple(FUSED_PROJECTIONS[which] for which in _adaptable(layer))
 
 
 def first_linears(spec: DecoderSpec) -> tuple[int, ...]:
-    """Return the number of each decoder layer's first linear layer, counted over the whole
-    decoder."""
-    return tuple(accumulate((len(fused_projections(layer)) for layer in spec.layers), initial=0))[
-        :-1
-    ]
+    """Return for each decoder layer the number to which the index of a linear layer in
+    FUSED_PROJECTIONS is added, to get its number in the whole decoder."""
+    counts = (len(_adaptable(layer)) for layer in spec.layers)
+    starts = tuple(accumulate(counts, initial=0))[:-1]
+    return tuple(
+        start - (0 if layer.has_attention else GATE_UP)
+        for start, layer in zip(starts, spec.layers, strict=True)
+    )
 
 
 def linear_sizes(spec: DecoderSpec) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Return (input size, output sizes of the fused projections) of each linear layer of a
     decoder."""
-    sizes = (
-        (spec.hidden_size, (spec.q_rows, spec.kv_rows, spec.kv_rows)),
-        (spec.q_rows, (spec.hidden_size,)),
-        (spec.hidden_size, (spec.intermediate_size, spec.intermediate_size)),
-        (spec.intermediate_size, (spec.hidden_size,)),
-    )
-    return tuple(size for layer in spec.layers for size in sizes[: len(fused_projections(layer))])
+
+    def size(layer: LayerSpec, which: int) -> tuple[int, tuple[int, ...]]:
+        ff = spec.feed_forward_size(layer)
+        sizes = (
+            (spec.hidden_size, (spec.q_rows, spec.kv_rows, spec.kv_rows)),
+            (spec.q_rows, (spec.hidden_size,)),
+            (spec.hidden_size, (ff, ff)),
+            (ff, (spec.hidden_size,)),
+        )
+        return sizes[which]
+
+    return tuple(size(layer, which) for layer in spec.layers for which in _adaptable(layer))
+
+
+def _adaptable(layer: LayerSpec) -> tuple[int, ...]:
+    """Return the indices in FUSED_PROJECTIONS of the linear layers that adapters may change."""
+    attention = (QKV, OUTPUT) if layer.has_attention else ()
+    return (*attention, *((GATE_UP, DOWN) if layer.is_dense else ()))
 
 
 def adapter_bytes(spec: DecoderSpec, rank: int, item_bytes: int) -> int:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
 from penstock.base.errors import ModelError
+from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import ExpertActivation
+from penstock.models.decoder.mixer import CacheSize, MixerSpec
 
 MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 20
@@ -121,11 +123,37 @@ class LayerSpec:
       attention.
     - `rotary`: False: the layer has no position embedding.
     - `experts`: the mixture of experts that replaces the feed-forward; None: a dense layer.
+    - `mixer`: the block that replaces attention; None: attention.
+    - `blocks`: the blocks that the layer has. A layer with only one block has only its norm.
+    - `intermediate_size`: the width of the dense feed-forward; None: that of the model.
     """
 
     window: int = 0
     rotary: bool = True
     experts: ExpertsSpec | None = None
+    mixer: MixerSpec | None = None
+    blocks: Literal["both", "mixer", "feed_forward"] = "both"
+    intermediate_size: int | None = None
+
+    @property
+    def has_mixer(self) -> bool:
+        """Whether the layer has attention or another mixer."""
+        return self.blocks != "feed_forward"
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the layer has the attention that `DecoderSpec` describes."""
+        return self.has_mixer and self.mixer is None
+
+    @property
+    def has_feed_forward(self) -> bool:
+        """Whether the layer has a feed-forward or a mixture of experts."""
+        return self.blocks != "mixer"
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the layer has a dense feed-forward."""
+        return self.has_feed_forward and self.experts is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +170,8 @@ class DecoderSpec:
     - `embedding_scale`: the factor on the token embeddings.
     - `logit_scale`: the factor on the logits. The final norm's weights are multiplied by it.
     - `norm_offset`: is added to the norm weights of the file.
-    - `sandwich_norms`: the outputs of attention and of the feed-forward are normalized before they
-      are added to the residual.
+    - `norms`: where a block has norms: "pre": of its input; "post": of its output, before that is
+      added to the residual; "sandwich": both.
     - `interleaved_rope`: the rows of q and k, in the model and in its adapters, are ordered for a
       rotation of neighbouring components (2i, 2i + 1). They are reordered when they are read.
     - `activation`: the activation of the feed-forward's gate.
@@ -173,7 +201,7 @@ class DecoderSpec:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     norm_offset: float = 0.0
-    sandwich_norms: bool = False
+    norms: Literal["pre", "post", "sandwich"] = "pre"
     interleaved_rope: bool = False
     activation: Literal["silu", "gelu_tanh"] = "silu"
     bidirectional: bool = False
@@ -189,16 +217,58 @@ class DecoderSpec:
         """The number of rows of the key projection, equal to that of the value projection."""
         return self.num_kv_heads * self.head_dim
 
+    def feed_forward_size(self, layer: LayerSpec) -> int:
+        """Return the width of the dense feed-forward of a layer."""
+        return (
+            self.intermediate_size if layer.intermediate_size is None else layer.intermediate_size
+        )
+
+    @property
+    def caches(self) -> tuple[CacheSize | None, ...]:
+        """The KV cache of each layer; None for a layer without one."""
+        own = CacheSize(self.num_kv_heads, self.head_dim, self.head_dim)
+
+        def cache(layer: LayerSpec) -> CacheSize | None:
+            if not layer.has_mixer:
+                return None
+            return own if layer.mixer is None else layer.mixer.cache
+
+        return tuple(map(cache, self.layers))
+
+    @property
+    def states(self) -> tuple[StateShape | None, ...]:
+        """The recurrent state of each layer; None for a layer without one."""
+        return tuple(
+            layer.mixer.state if layer.has_mixer and layer.mixer is not None else None
+            for layer in self.layers
+        )
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a layer has a recurrent state."""
+        return any(state is not None for state in self.states)
+
+    @property
+    def mixer_columns(self) -> int:
+        """The maximum number of scratch elements that one token needs in the mixer of any layer:
+        for attention q, k, v and the output."""
+        widest = 0
+        for layer in set(self.layers):
+            if layer.has_attention:
+                widest = max(widest, 3 * self.q_rows + 2 * self.kv_rows)
+            elif layer.mixer is not None and layer.has_mixer:
+                widest = max(widest, layer.mixer.inner_columns(self))
+        return widest
+
     @property
     def inner_columns(self) -> int:
         """The maximum number of scratch elements that one token needs in the feed-forward of any
         layer: gate, up and their product. A mixture of experts also needs the inputs and outputs of
         the chosen experts, each padded to cache lines of 64 bytes, and a few numbers per chosen
         expert."""
-        widest = (
-            3 * self.intermediate_size if any(layer.experts is None for layer in self.layers) else 0
-        )
-        for experts in {layer.experts for layer in self.layers} - {None}:
+        dense = (3 * self.feed_forward_size(layer) for layer in self.layers if layer.is_dense)
+        widest = max(dense, default=0)
+        for experts in {layer.experts for layer in self.layers if layer.has_feed_forward} - {None}:
             assert experts is not None
             inside = 2 * self.hidden_size + 3 * experts.intermediate_size
             widest = max(widest, experts.per_token * (inside + 40) + experts.count)
@@ -236,6 +306,11 @@ class DecoderSpec:
             )
         if any(not 0 <= layer.window <= MAX_CONTEXT for layer in self.layers):
             raise ModelError(f"{where}: the sliding window of a layer is not in 0..{MAX_CONTEXT}")
+        for mixer in {layer.mixer for layer in self.layers if layer.has_mixer}:
+            if mixer is not None:
+                mixer.check(self, where)
+        for size in {self.feed_forward_size(layer) for layer in self.layers if layer.is_dense}:
+            check_sizes(where, {"feed-forward width": (size, MAX_WIDTH)})
         mixtures = [layer.experts for layer in self.layers if layer.experts is not None]
         for experts in set(mixtures):
             _check_experts(experts, where)

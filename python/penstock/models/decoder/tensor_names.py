@@ -4,8 +4,8 @@ them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Container
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +15,11 @@ class TensorNames:
     - `layer`: the prefix of all names of one layer; {} is the layer's index.
     - `q`, `k`, `v` and `gate`, `up`: equal names mean one tensor that stacks the projections by
       rows.
-    - `attention_post_norm`, `mlp_post_norm`: the norms that `DecoderSpec.sandwich_norms` adds.
+    - `attention_post_norm`, `mlp_post_norm`: the norms of outputs; see `DecoderSpec.norms`.
     - `expert_gate`, `expert_up`, `expert_down`: {} is the expert's index; a name without {} is one
       tensor [E, ...] for all experts of a layer.
     - `sinks`, `rope_factors`: complete names of tensors, without `.weight` to be added.
+    - `mixer`: role of a tensor of a mixer -> its complete name after `layer`.
     - `ignored`: matches names of tensors that are not read.
     """
 
@@ -45,6 +46,7 @@ class TensorNames:
     expert_up: str = ""
     expert_down: str = ""
     rope_factors: str | None = None
+    mixer: Mapping[str, str] = field(default_factory=dict)
     ignored: re.Pattern[str] | None = None
 
 

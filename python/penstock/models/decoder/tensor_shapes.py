@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape, check_shapes
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LongRopeScaling
+from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, LongRopeScaling
 from penstock.models.decoder.tensor_names import LONGROPE_FACTORS, TensorNames
 from penstock.quant.checkpoint import Checkpoint
 
@@ -31,6 +31,8 @@ def quantizable_names(names: TensorNames, spec: DecoderSpec) -> Iterator[str]:
     for index, layer in enumerate(spec.layers):
         prefix = names.layer.format(index)
         yield from (f"{prefix}{linear}.weight" for linear in linears)
+        if layer.mixer is not None:
+            yield from (prefix + names.mixer[role] for role in layer.mixer.linears)
         if layer.experts is not None:
             numbers = range(layer.experts.count)
             for name in of_experts:
@@ -46,11 +48,23 @@ def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
     }
     if not spec.tied_head:
         shapes[f"{names.head}.weight"] = (spec.vocab_size, spec.hidden_size)
-    kinds = {own.experts: _layer_shapes(names, spec, own.experts) for own in spec.layers}
+    kinds = {own: _layer_shapes(names, spec, own) for own in set(spec.layers)}
     for index, own in enumerate(spec.layers):
         prefix = names.layer.format(index)
-        shapes.update({prefix + name: shape for name, shape in kinds[own.experts].items()})
+        shapes.update({prefix + name: shape for name, shape in kinds[own].items()})
     return shapes
+
+
+def matrix_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
+    """Return the name and shape of every required tensor except the tensors of mixers that are not
+    matrices of products."""
+    vectors = set()
+    for index, own in enumerate(spec.layers):
+        if own.mixer is not None and own.has_mixer:
+            roles = own.mixer.shapes(spec).keys() - set(own.mixer.linears)
+            vectors |= {names.layer.format(index) + names.mixer[role] for role in roles}
+    shapes = expected_shapes(names, spec)
+    return {name: shape for name, shape in shapes.items() if name not in vectors}
 
 
 def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
@@ -64,38 +78,59 @@ def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
     return shapes
 
 
-def _layer_shapes(
-    names: TensorNames, spec: DecoderSpec, experts: ExpertsSpec | None
-) -> dict[str, Shape]:
-    width, q, kv, ff = spec.hidden_size, spec.q_rows, spec.kv_rows, spec.intermediate_size
-    matrices = [
+def _layer_shapes(names: TensorNames, spec: DecoderSpec, own: LayerSpec) -> dict[str, Shape]:
+    shapes: dict[str, Shape] = {}
+    if own.has_attention:
+        shapes |= _attention_shapes(names, spec)
+    elif own.mixer is not None and own.has_mixer:
+        shapes |= {names.mixer[role]: shape for role, shape in own.mixer.shapes(spec).items()}
+    if own.is_dense:
+        width, ff, biased = spec.hidden_size, spec.feed_forward_size(own), spec.mlp_bias
+        shapes |= _linear_shapes(
+            (names.gate, ff, width, biased),
+            (names.up, ff, width, biased),
+            (names.down, width, ff, biased),
+        )
+    elif own.has_feed_forward:
+        assert own.experts is not None
+        shapes |= _expert_shapes(names, spec.hidden_size, own.experts)
+    norms = []
+    if own.has_mixer:
+        norms += _block_norms(spec, names.attention_norm, names.attention_post_norm)
+    if own.has_feed_forward:
+        norms += _block_norms(spec, names.mlp_norm, names.mlp_post_norm)
+    return shapes | {f"{name}.weight": (spec.hidden_size,) for name in norms}
+
+
+def _block_norms(spec: DecoderSpec, before: str, after: str) -> list[str]:
+    return {"pre": [before], "post": [after], "sandwich": [before, after]}[spec.norms]
+
+
+def _attention_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
+    width, q, kv = spec.hidden_size, spec.q_rows, spec.kv_rows
+    shapes = _linear_shapes(
         (names.q, q, width, spec.qkv_bias),
         (names.k, kv, width, spec.qkv_bias),
         (names.v, kv, width, spec.qkv_bias),
         (names.output, width, q, spec.output_bias),
-    ]
+    )
+    if spec.sinks:
+        shapes[names.sinks] = (spec.num_heads,)
+    if spec.qk_norm:
+        shapes |= {f"{name}.weight": (spec.head_dim,) for name in (names.q_norm, names.k_norm)}
+    return shapes
+
+
+def _linear_shapes(*matrices: tuple[str, int, int, bool]) -> dict[str, Shape]:
+    """Return the shapes of linear layers, given as (name, rows, columns, whether it has a bias).
+    Layers with equal names are one tensor that joins them by rows."""
     shapes: dict[str, Shape] = {}
-    if experts is None:
-        matrices += [
-            (names.gate, ff, width, spec.mlp_bias),
-            (names.up, ff, width, spec.mlp_bias),
-            (names.down, width, ff, spec.mlp_bias),
-        ]
-    else:
-        shapes |= _expert_shapes(names, spec.hidden_size, experts)
     for name, own_rows, columns, biased in matrices:
-        rows = own_rows + shapes.get(f"{name}.weight", (0,))[0]  # equal names are one tensor
+        rows = own_rows + shapes.get(f"{name}.weight", (0,))[0]
         shapes[f"{name}.weight"] = (rows, columns)
         if biased:
             shapes[f"{name}.bias"] = (rows,)
-    if spec.sinks:
-        shapes[names.sinks] = (spec.num_heads,)
-    norms = {names.attention_norm: width, names.mlp_norm: width}
-    if spec.qk_norm:
-        norms |= {names.q_norm: spec.head_dim, names.k_norm: spec.head_dim}
-    if spec.sandwich_norms:
-        norms |= {names.attention_post_norm: width, names.mlp_post_norm: width}
-    return shapes | {f"{name}.weight": (size,) for name, size in norms.items()}
+    return shapes
 
 
 def _expert_shapes(names: TensorNames, width: int, experts: ExpertsSpec) -> dict[str, Shape]:

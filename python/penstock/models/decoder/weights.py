@@ -11,9 +11,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,12 @@ from penstock.kernels.isa.instruction_sets import MatrixForm
 from penstock.kernels.weights import Dense, Experts, Float8, Linear, Matrix
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
 from penstock.models.checkpoint.matrix_forms import matrix_forms
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec
+from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec
 from penstock.models.decoder.tensor_names import TensorNames
 from penstock.models.decoder.tensor_shapes import (
     check_tensors,
     expected_shapes,
+    matrix_shapes,
     quantizable_names,
 )
 from penstock.quant.affine import unify_affine
@@ -48,26 +49,30 @@ class LayerWeights:
     """The weights of one layer.
 
     - `qkv`: q, k and v fused. `gate_up`: gate and up fused.
-    - `attention_norm`, `mlp_norm`: [W]. `q_norm`, `k_norm`: [D], or None.
-    - `attention_post_norm`, `mlp_post_norm`: [W], with `DecoderSpec.sandwich_norms`.
+    - `attention_norm`, `attention_post_norm`: [W], of the input and the output of attention or
+      another mixer. `mlp_norm`, `mlp_post_norm`: [W], of the feed-forward. `q_norm`, `k_norm`: [D].
     - `router` [E, W] and `experts`: only in a mixture of experts, which has no `gate_up` and
       `down`.
-    - `sinks`: [H], or None.
+    - `sinks`: [H].
+    - `mixer`: what `MixerSpec.read` returned.
+
+    A part that the layer lacks is None.
     """
 
-    attention_norm: Vector
-    qkv: Linear
-    q_norm: Vector | None
-    k_norm: Vector | None
-    output: Linear
-    mlp_norm: Vector
-    gate_up: Linear | None
-    down: Linear | None
+    attention_norm: Vector | None = None
+    qkv: Linear | None = None
+    q_norm: Vector | None = None
+    k_norm: Vector | None = None
+    output: Linear | None = None
+    mlp_norm: Vector | None = None
+    gate_up: Linear | None = None
+    down: Linear | None = None
     router: Linear | None = None
     experts: Experts | None = None
     attention_post_norm: Vector | None = None
     mlp_post_norm: Vector | None = None
     sinks: Vector | None = None
+    mixer: Any = None
 
 
 class Weights(Protocol):
@@ -135,16 +140,17 @@ class DecoderWeights:
         self.path = checkpoint.path
         self._checkpoint = checkpoint
         self.names = names
-        self._spec = spec
+        self.spec = spec
         self._dtype = dtype
         self._permuted_qk = permuted_qk or spec.interleaved_rope
         check_tensors(checkpoint, names, spec, also_expected)
+        self._vectors = expected_shapes(names, spec).keys() - matrix_shapes(names, spec).keys()
 
     def embedding(self) -> Matrix:
         """Return the embedding [V, W]. Raises ModelError if it is stored as 8-bit floats, which are
         supported only in matrix products."""
         name = f"{self.names.embedding}.weight"
-        table = self._matrix(name)
+        table = self.matrix(name)
         if isinstance(table, Float8):
             raise ModelError(
                 f"{self._checkpoint.path}: {name}: an embedding of 8-bit floats is not supported"
@@ -153,13 +159,13 @@ class DecoderWeights:
 
     def head(self) -> Linear | None:
         """Return the language-model head [V, W], or None if it is the embedding matrix."""
-        if self._spec.tied_head:
+        if self.spec.tied_head:
             return None
-        return Linear((self._matrix(f"{self.names.head}.weight"),))
+        return Linear((self.matrix(f"{self.names.head}.weight"),))
 
     def final_norm(self) -> Vector:
         """Return the weight [W] of the final norm, multiplied by `DecoderSpec.logit_scale`."""
-        weight: Vector = self._norm(self.names.final_norm) * np.float32(self._spec.logit_scale)
+        weight: Vector = self._norm(self.names.final_norm) * np.float32(self.spec.logit_scale)
         return weight
 
     def rope_factors(self) -> Vector | None:
@@ -174,18 +180,18 @@ class DecoderWeights:
 
     def forms(self) -> tuple[MatrixForm, ...]:
         """See `Weights`."""
-        shapes = expected_shapes(self.names, self._spec)
+        shapes = matrix_shapes(self.names, self.spec)
         return matrix_forms(self._checkpoint, shapes, self._as_asked)
 
     def packed_bytes(self, size: MatrixBytes) -> int:
         """See `Weights`."""
-        return self.bytes_of(expected_shapes(self.names, self._spec), size)
+        return self.bytes_of(expected_shapes(self.names, self.spec), size)
 
     def float8_savings(self, size: MatrixBytes, part: DecoderSpec | None = None) -> int:
         """See `Weights`. `part`: the spec of a tensor parallel shard, to compute the savings of
         that shard."""
-        expected, rounded = expected_shapes(self.names, part or self._spec), {}
-        for name in quantizable_names(self.names, self._spec):
+        expected, rounded = expected_shapes(self.names, part or self.spec), {}
+        for name in quantizable_names(self.names, self.spec):
             info = self._checkpoint.tensors.get(name)
             if info is not None and info.type_name in ("F32", "F16", "BF16"):
                 rounded[name] = expected[name]
@@ -198,7 +204,7 @@ class DecoderWeights:
         each: dict[tuple[str, Shape], Fraction] = {}  # (type, shape) -> bytes per element
         taken = 0
         for name, shape in shapes.items():
-            if len(shape) == 1 or name.endswith(".bias"):
+            if len(shape) == 1 or name.endswith(".bias") or name in self._vectors:
                 taken += 4 * math.prod(shape)
                 continue
             info = self._checkpoint.tensors[name]
@@ -211,38 +217,73 @@ class DecoderWeights:
 
     def layers(self) -> Iterator[LayerWeights]:
         """Yield the weights of every layer in order, reading a few layers ahead."""
-        return prefetch_layers(self.layer, len(self._spec.layers))
+        return prefetch_layers(self.layer, len(self.spec.layers))
 
     def layer(self, index: int) -> LayerWeights:
         """Read the weights of layer `index`."""
-        names, spec = self.names, self._spec
-        prefix = names.layer.format(index)
-        sandwich = spec.sandwich_norms
-        mixture = spec.layers[index].experts
-        return LayerWeights(
-            attention_norm=self._norm(prefix + names.attention_norm),
+        own = self.spec.layers[index]
+        prefix = self.names.layer.format(index)
+        weights = LayerWeights()
+        if own.has_mixer:
+            weights = self._read_mixer(prefix, own)
+        if own.has_feed_forward:
+            weights = self._read_feed_forward(prefix, own, weights)
+        return weights
+
+    def _read_mixer(self, prefix: str, own: LayerSpec) -> LayerWeights:
+        names, spec = self.names, self.spec
+        norms = LayerWeights(
+            attention_norm=self._norm(prefix + names.attention_norm)
+            if spec.norms != "post"
+            else None,
+            attention_post_norm=self._norm(prefix + names.attention_post_norm)
+            if spec.norms != "pre"
+            else None,
+        )
+        if own.mixer is not None:
+            return replace(norms, mixer=own.mixer.read(_LayerTensors(self, prefix), spec))
+        return replace(
+            norms,
             qkv=self._qkv(prefix),
             q_norm=self._norm(prefix + names.q_norm) if spec.qk_norm else None,
             k_norm=self._norm(prefix + names.k_norm) if spec.qk_norm else None,
             output=self._linear(prefix, names.output, spec.output_bias),
-            mlp_norm=self._norm(prefix + names.mlp_norm),
-            attention_post_norm=self._norm(prefix + names.attention_post_norm)
-            if sandwich
-            else None,
-            mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if sandwich else None,
-            gate_up=None if mixture else self._gate_up(prefix),
+            sinks=self._checkpoint.vector(prefix + names.sinks) if spec.sinks else None,
+        )
+
+    def _read_feed_forward(
+        self, prefix: str, own: LayerSpec, weights: LayerWeights
+    ) -> LayerWeights:
+        names, spec, mixture = self.names, self.spec, own.experts
+        return replace(
+            weights,
+            mlp_norm=self._norm(prefix + names.mlp_norm) if spec.norms != "post" else None,
+            mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if spec.norms != "pre" else None,
+            gate_up=None if mixture else self._gate_up(prefix, own),
             down=None if mixture else self._linear(prefix, names.down, spec.mlp_bias),
             router=self._linear(prefix, names.router, mixture.biased) if mixture else None,
             experts=self._experts(prefix, mixture) if mixture else None,
-            sinks=self._checkpoint.vector(prefix + names.sinks) if spec.sinks else None,
         )
 
     def _norm(self, name: str) -> Vector:
         weight = self._checkpoint.vector(f"{name}.weight")
-        return weight + np.float32(self._spec.norm_offset) if self._spec.norm_offset else weight
+        return weight + np.float32(self.spec.norm_offset) if self.spec.norm_offset else weight
 
-    def _matrix(self, name: str) -> Matrix:
+    def matrix(self, name: str) -> Matrix:
+        """Read a matrix in the type that `dtype` asks for. Raises ModelError naming the tensor."""
         return self._as_asked(self._checkpoint.matrix(name))
+
+    def array(self, name: str) -> Vector:
+        """Read a tensor of any rank as float32. Raises ModelError naming the tensor."""
+        shape = self._checkpoint.tensors[name].shape
+        if len(shape) == 1:
+            return self._checkpoint.vector(name)
+        values: Vector = dequantize(self._checkpoint.flattened(name)).reshape(shape)
+        return values
+
+    def has(self, name: str) -> bool:
+        """Return whether the checkpoint has a tensor."""
+        return name in self._checkpoint.tensors
 
     def _as_asked(self, matrix: Matrix) -> Matrix:
         return Dense(dequantize(matrix), "f32") if self._dtype == "f32" else matrix
@@ -269,7 +310,7 @@ class DecoderWeights:
         """Return the matrices of all `count` experts of a layer, stored as one tensor per expert or
         one tensor for all."""
         if "{}" in name:
-            each = tuple(self._matrix(name.format(expert)) for expert in range(count))
+            each = tuple(self.matrix(name.format(expert)) for expert in range(count))
             return unify_affine(each, f"{self.path}: {name}")
         return tuple(map(self._as_asked, self._checkpoint.stack(name)))
 
@@ -283,22 +324,18 @@ class DecoderWeights:
         matrices: list[Matrix] = []
         for name in names:
             sizes = [rows for own, rows in parts if own == name]
-            matrices += split_rows(self._matrix(f"{prefix}{name}.weight"), sizes)
+            matrices += split_rows(self.matrix(f"{prefix}{name}.weight"), sizes)
         return Linear(tuple(matrices), self._biases(prefix, names) if biased else None)
 
     def _biases(self, prefix: str, names: Sequence[str]) -> Vector:
         return np.concatenate([self._checkpoint.vector(f"{prefix}{name}.bias") for name in names])
 
-    def _gate_up(self, prefix: str) -> Linear:
-        names, spec = self.names, self._spec
-        return self._fused(
-            prefix,
-            ((names.gate, spec.intermediate_size), (names.up, spec.intermediate_size)),
-            spec.mlp_bias,
-        )
+    def _gate_up(self, prefix: str, own: LayerSpec) -> Linear:
+        names, ff = self.names, self.spec.feed_forward_size(own)
+        return self._fused(prefix, ((names.gate, ff), (names.up, ff)), self.spec.mlp_bias)
 
     def _qkv(self, prefix: str) -> Linear:
-        names, spec = self.names, self._spec
+        names, spec = self.names, self.spec
         parts = ((names.q, spec.q_rows), (names.k, spec.kv_rows), (names.v, spec.kv_rows))
         fused = self._fused(prefix, parts, spec.qkv_bias)
         if not self._permuted_qk:
@@ -311,6 +348,32 @@ class DecoderWeights:
             q_bias, k_bias, v_bias = np.split(bias, [spec.q_rows, spec.q_rows + spec.kv_rows])
             bias = np.concatenate([q_bias[q_order], k_bias[k_order], v_bias])
         return Linear((take_rows(q, q_order), take_rows(k, k_order), v), bias)
+
+
+class _LayerTensors:
+    """Reads the tensors of a mixer from one layer of `weights`. See `LayerTensors`."""
+
+    def __init__(self, weights: DecoderWeights, prefix: str) -> None:
+        self._weights = weights
+        self._prefix = prefix
+
+    def linear(self, *roles: str, bias: str | None = None) -> Linear:
+        return Linear(tuple(map(self.matrix, roles)), None if bias is None else self.array(bias))
+
+    def matrix(self, role: str) -> Matrix:
+        return self._weights.matrix(self._name(role))
+
+    def array(self, role: str) -> Vector:
+        return self._weights.array(self._name(role))
+
+    def norm(self, role: str) -> Vector:
+        return self.array(role) + np.float32(self._weights.spec.norm_offset)
+
+    def has(self, role: str) -> bool:
+        return self._weights.has(self._prefix + self._weights.names.mixer.get(role, "-"))
+
+    def _name(self, role: str) -> str:
+        return self._prefix + self._weights.names.mixer[role]
 
 
 def prefetch_layers(read: Callable[[int], LayerWeights], count: int) -> Iterator[LayerWeights]:

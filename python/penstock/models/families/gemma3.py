@@ -86,7 +86,7 @@ def spec(config: Config, where: str) -> DecoderSpec:
         attention_scale=scalar**-0.5 if scalar and scalar > 0 else None,
         embedding_scale=max(config.hidden_size, 0) ** 0.5,
         norm_offset=1.0,
-        sandwich_norms=True,
+        norms="sandwich",
         bidirectional=bidirectional or plain.bidirectional,
     )
 
@@ -115,7 +115,7 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
         local_rope=RopeSpec(local_theta, plain.rope.rotary_dim),
         attention_scale=plain.attention_scale or scale,
         embedding_scale=file.real("gemma3.embedding_scale", 0.0) or plain.hidden_size**0.5,
-        sandwich_norms=True,
+        norms="sandwich",
         activation="gelu_tanh",
     )
 

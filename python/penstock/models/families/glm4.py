@@ -14,12 +14,12 @@ from penstock.quant.gguf.gguf_file import GgufFile
 def spec(config: glm.Config, where: str) -> DecoderSpec:
     """Return the decoder spec that `config` describes. Glm4Config has the same defaults as
     GlmConfig."""
-    return replace(glm.spec(config, where), sandwich_norms=True)
+    return replace(glm.spec(config, where), norms="sandwich")
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
     """Return the decoder spec of a GGUF file."""
-    return replace(glm.gguf_spec(file), sandwich_norms=True)
+    return replace(glm.gguf_spec(file), norms="sandwich")
 
 
 NAMES = replace(

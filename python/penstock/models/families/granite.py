@@ -63,7 +63,7 @@ def with_multipliers(
     """Return `plain` with the factors on embeddings (`embedding`) and on blocks' results
     (`residual`), and the divisor of the logits. Raises ModelError that starts with `where` if one
     of them is not positive."""
-    assert not plain.sandwich_norms and not plain.qk_norm, "these norms do not read the stream"
+    assert plain.norms == "pre" and not plain.qk_norm, "these norms do not read the stream"
     given = {
         "embedding multiplier": embedding,
         "residual multiplier": residual,

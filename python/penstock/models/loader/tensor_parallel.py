@@ -54,11 +54,15 @@ def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
 
     def of_layer(layer: LayerSpec) -> LayerSpec:
         if layer.experts is None:
-            return layer
+            size = layer.intermediate_size
+            ff = None if size is None else divided(size, "feed-forward width")
+            return replace(layer, intermediate_size=ff)
         ff = divided(layer.experts.intermediate_size, "feed-forward width of an expert")
         return replace(layer, experts=replace(layer.experts, intermediate_size=ff))
 
-    dense = any(layer.experts is None for layer in spec.layers)
+    if any(layer.mixer is not None for layer in spec.layers):
+        raise ModelError(f"{where}: layers without attention cannot be divided among ranks yet")
+    dense = any(layer.is_dense for layer in spec.layers)
     repeated = spec.num_kv_heads < count and count % spec.num_kv_heads == 0
     return replace(
         spec,
@@ -163,6 +167,7 @@ class ShardWeights:
     def layer(self, index: int) -> LayerWeights:
         """Return the rank's weights of layer `index`."""
         whole, share, names = self._whole.layer(index), self._slices, self._whole.names
+        assert whole.qkv is not None and whole.output is not None, "shard_spec refused the model"
         prefix = names.layer.format(index)
         gate_up, down, experts = whole.gate_up, whole.down, whole.experts
         return replace(

@@ -317,6 +317,5 @@ def _buffer_bytes(spec: EncoderSpec | DecoderSpec, step_tokens: int, max_model_l
         inner = max(5 * spec.hidden_size, (3 if spec.gated else 2) * spec.intermediate_size)
         rotated = 2 * spec.segments if spec.rope is None else 2 * spec.head_dim
     else:
-        attention = 3 * spec.q_rows + 2 * spec.kv_rows
-        inner, rotated = max(attention, spec.inner_columns), 2 * spec.rope.rotary_dim
+        inner, rotated = max(spec.mixer_columns, spec.inner_columns), 2 * spec.rope.rotary_dim
     return 4 * (step_tokens * (3 * spec.hidden_size + inner) + max_model_len * rotated)

@@ -92,8 +92,7 @@ def activation_bytes(spec: DecoderSpec, tokens: int, places: int, item_bytes: in
     float weights, this includes the 8-bit copy of a product's input, because the halves of the
     feed-forward are freed before their product is read.
     """
-    attention = 3 * spec.q_rows + 2 * spec.kv_rows
-    per_token = 3 * spec.hidden_size + max(attention, spec.inner_columns)
+    per_token = 3 * spec.hidden_size + max(spec.mixer_columns, spec.inner_columns)
     return tokens * per_token * item_bytes + min(places, tokens) * spec.vocab_size * (
         item_bytes + 4
     )

@@ -1,0 +1,61 @@
+"""The inputs of one decoder layer in a step, and the linear layers with LoRA updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from penstock.kernels.lora_slots import AdapterSlots
+from penstock.kernels.ops_interface import AdapterRows, LayerCache, Ops, StepInputs
+from penstock.kernels.recurrent_state import LayerState
+
+Tensor = TypeVar("Tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation(Generic[Tensor]):
+    """A RoPE table with one row per token of a step. `inputs`: the step with the rows of this table
+    as positions."""
+
+    table: Tensor
+    inputs: StepInputs[Tensor]
+
+
+class LoraLinears(Generic[Tensor]):
+    """Computes the linear layers of a step and adds the LoRA updates.
+
+    - `first`: the number of the current decoder layer's first linear layer.
+    - `rows`: the adapter slot of each token; None if no token uses an adapter.
+    """
+
+    def __init__(
+        self, ops: Ops[Tensor], slots: AdapterSlots | None, rows: AdapterRows[Tensor] | None
+    ) -> None:
+        self._ops = ops
+        self._slots = slots
+        self.rows = rows
+        self.first = 0
+
+    def __call__(self, x: Tensor, weight: Any, which: int) -> Tensor:
+        y = self._ops.linear(x, weight)
+        if self._slots is None or self.rows is None:
+            return y
+        return self._ops.lora(x, y, self._slots, self.first + which, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStep(Generic[Tensor]):
+    """The inputs and the memory of one layer in a step.
+
+    - `linear`: computes the linear layers that LoRA adapters may change.
+    - `cache`: the KV cache that the layer reads; None for a layer without attention.
+    - `state`: the recurrent state of the layer; None for a layer without one.
+    - `rotation`: the rotation by three positions per token; None for one position per token.
+    """
+
+    ops: Ops[Tensor]
+    inputs: StepInputs[Tensor]
+    linear: LoraLinears[Tensor]
+    cache: LayerCache[Tensor] | None
+    state: LayerState[Tensor] | None
+    rotation: Rotation[Tensor] | None

@@ -1,0 +1,123 @@
+"""The interface of mixers: the blocks that combine the tokens of a sequence in a decoder layer.
+
+Attention as `DecoderSpec` describes it is in `attention.py`. Every other kind is one file in
+`mixers`, with a frozen dataclass that implements `MixerSpec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.ops_interface import Ops
+from penstock.kernels.recurrent_state import StateShape
+from penstock.kernels.weights import Linear, Matrix
+from penstock.models.checkpoint.check_shapes import Shape
+from penstock.models.decoder.layer_step import LayerStep
+
+if TYPE_CHECKING:
+    from penstock.models.decoder.spec import DecoderSpec
+
+Tensor = TypeVar("Tensor")
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """The sizes of the KV cache of one layer: number of KV heads, and elements of a key and of a
+    value."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def token_elements(self) -> int:
+        """Number of elements per token."""
+        return self.kv_heads * (self.key_dim + self.value_dim)
+
+
+class LoadedMixer(Protocol[Tensor]):
+    """A mixer whose weights are packed for one kernel backend."""
+
+    def mix(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
+        """Compute the block without its last projection, for all tokens: [T, W] -> [T, C]."""
+        ...
+
+    def project(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
+        """Compute the last projection, for all tokens or only for some: [T, C] -> [T, W]."""
+        ...
+
+
+class LayerTensors(Protocol):
+    """Reads the tensors of one layer. A role is a key of `TensorNames.mixer`. All methods raise
+    ModelError naming file and tensor."""
+
+    def linear(self, *roles: str, bias: str | None = None) -> Linear:
+        """Return the matrices of `roles` as one linear layer, joined by rows. `bias`: role of the
+        bias of all rows."""
+        ...
+
+    def matrix(self, role: str) -> Matrix:
+        """Return a matrix in the type of the file."""
+        ...
+
+    def array(self, role: str) -> Vector:
+        """Return a tensor of any rank as float32."""
+        ...
+
+    def norm(self, role: str) -> Vector:
+        """Return the weight of a norm, with `DecoderSpec.norm_offset` added."""
+        ...
+
+    def has(self, role: str) -> bool:
+        """Return whether the names and the file have a tensor for `role`."""
+        ...
+
+
+class MixerSpec(Protocol):
+    """The configuration of a mixer: a frozen dataclass that also reads and packs its weights."""
+
+    @property
+    def cache(self) -> CacheSize | None:
+        """The KV cache that a layer needs, or None."""
+        ...
+
+    @property
+    def state(self) -> StateShape | None:
+        """The recurrent state that a layer needs, or None."""
+        ...
+
+    @property
+    def linears(self) -> tuple[str, ...]:
+        """The roles of matrices that products use, which may be quantized. All other tensors are
+        counted as float32."""
+        ...
+
+    def check(self, spec: DecoderSpec, where: str) -> None:
+        """Check the sizes. Raises ModelError that starts with `where` and names the size."""
+        ...
+
+    def shapes(self, spec: DecoderSpec) -> Mapping[str, Shape]:
+        """Return the shape of each tensor in the file, by role."""
+        ...
+
+    def inner_columns(self, spec: DecoderSpec) -> int:
+        """Return the largest number of scratch float32 elements that one token needs."""
+        ...
+
+    def read(self, tensors: LayerTensors, spec: DecoderSpec) -> Any:
+        """Read the weights of one layer. Called on a reader thread."""
+        ...
+
+    def pack(self, weights: Any, spec: DecoderSpec, ops: Ops[Tensor]) -> LoadedMixer[Tensor]:
+        """Pack the weights that `read` returned."""
+        ...
+
+    def linear_weights(self, weights: Any) -> tuple[Linear, ...]:
+        """Return the linear layers in the weights that `read` returned, to count their bytes."""
+        ...
