@@ -76,9 +76,16 @@ STRUCTS: Final[Mapping[str, Signature]] = {
     for name, text in {
         "StepInputs": "tokens int32 [T]; positions int32 [T]; slots int32 [T]; "
         "query_starts int32 [R+1]; context_lens int32 [R]; block_tables int32 [R, max_blocks]; "
-        "sample_rows int32 [S]; visible int32 [T]",
+        "sample_rows int32 [S]; visible int32 [T]; "
+        "state_source int32 [R]; state_base int32 [R]; state_target int32 [R]; "
+        "state_keep int32 [R]; state_save int32 [R]; state_save_after int32 [R]",
         "LayerCache": "keys float32|float16 [B, K, D, P]; values float32|float16 [B, K, P, D]",
         "Heads": "integer H; integer K; integer D",
+        "ConvState": "recent float32 [rows, ring, C]; saved float32 [snapshots, before, C]",
+        "MatrixState": "matrix float32 [state_slots, H, N, D]; keys float32 [rows, ring, G*N]; "
+        "values float32 [rows, ring, H*D]; decays float32 [rows, ring, H]",
+        "StateHeads": "integer G; integer H; integer N; integer D",
+        "DtLimits": "real dt_low; real dt_high",
         "HeadNorm": "q_weight float32 [D]; k_weight float32 [D]; real eps",
         "AdapterRows": "slots int32 [R]; order int32 [T]; starts int32 [R+1]",
         "SamplingRows": "temperature float32 [S]; top_k int32 [S]; top_p float32 [S]; "
@@ -91,7 +98,8 @@ STRUCTS: Final[Mapping[str, Signature]] = {
     }.items()
 }
 """Struct -> its fields, which native kernels take as separate operands. HeadNorm and the lists of
-SamplingRows may be None. `visible` is `StepInputs.media.visible`.
+SamplingRows may be None. `visible` is `StepInputs.media.visible`, and `state_source` and the like
+are the fields of `StepInputs.states`. Heads, StateHeads and DtLimits are tuples.
 `ops_interface` and `sampler_inputs` document the fields."""
 
 

@@ -109,8 +109,8 @@ def values_of(operand: Operand, value: Any) -> Iterator[tuple[Operand, Any]]:
     """Yield the operand and its value; for a struct, its fields that are not None."""
     if value is None:
         return
-    if operand.kind == "Heads":
-        yield from zip(STRUCTS["Heads"], value, strict=True)
+    if isinstance(value, tuple):
+        yield from zip(STRUCTS[operand.kind], value, strict=True)
     elif operand.kind in STRUCTS:
         for field in STRUCTS[operand.kind]:
             if getattr(value, field.name, None) is not None:
