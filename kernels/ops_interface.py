@@ -18,10 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+from penstock.kernels.latent_ops import LatentOps
 from penstock.kernels.layer_graphs import LayerGraphs
 from penstock.kernels.lora_slots import AdapterSlots, SlotSizes
 from penstock.kernels.recurrent_ops import RecurrentOps
 from penstock.kernels.recurrent_state import StateRows
+from penstock.kernels.routing import Routing
 from penstock.kernels.weights import Experts, Linear, Matrix
 
 Tensor = TypeVar("Tensor")
@@ -115,7 +117,7 @@ class HeadNorm:
     eps: float
 
 
-class Ops(RecurrentOps[Tensor], Protocol[Tensor]):
+class Ops(RecurrentOps[Tensor], LatentOps[Tensor], Protocol[Tensor]):
     """The tensor operations of a model. Results are new tensors, with two exceptions: `rope_cache`
     writes to the KV cache, and `lora` modifies the result of a linear layer in place.
 
@@ -230,6 +232,7 @@ class Ops(RecurrentOps[Tensor], Protocol[Tensor]):
         scale: float,
         window: int,
         sinks: Tensor | None = None,
+        softcap: float = 0.0,
     ) -> Tensor:
         """Compute causal attention of each token over the KV cache of its own sequence: [T, H * D]
         -> [T, H * D]. If `inputs.media` has `visible`, a token sees that many leading tokens.
@@ -237,6 +240,7 @@ class Ops(RecurrentOps[Tensor], Protocol[Tensor]):
         `window`: 0: all positions up to the token; w: only the last w positions.
         `sinks`: [H] float32; exp(sinks[h]) is added to the denominator of the softmax of head h
             (like the sink tokens of arXiv 2309.17453). Not supported together with `visible`.
+        `softcap`: 0: none; c: a score s, after `scale`, becomes c * tanh(s / c) (Gemma 2).
         """
 
     def bidirectional_attention(
@@ -278,18 +282,29 @@ class Ops(RecurrentOps[Tensor], Protocol[Tensor]):
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         """Return gelu(gate) * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
 
-    def route_experts(self, logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
-        """Return the numbers and the shares of the `top_k` chosen experts of each token: [T, E] ->
-        [T, top_k] int32, [T, top_k] float32.
+    def route_experts(
+        self,
+        logits: Tensor,
+        routing: Routing,
+        bias: Tensor | None = None,
+        expert_scale: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the numbers and the shares of the `top_k` chosen experts of each token, by the
+        rule `routing`: [T, E] -> [T, top_k] int32, [T, top_k] float32.
 
-        The chosen experts have the largest logits, in descending order; among equal logits, the
-        lower number comes first. Shares are the softmax over all experts or, with `renormalize`,
-        over the chosen experts.
+        The chosen experts are in descending order of the logits or scores that chose them; among
+        equals, the lower number comes first.
+
+        `bias`: [E] float32, added to the scores for the choice, not for the shares.
+        `expert_scale`: [E] float32, a factor of the share of each expert (Gemma 4). Not supported
+            together with `bias`, nor with "sparsemixer".
         """
 
     def experts(self, x: Tensor, chosen: Tensor, shares: Tensor, weights: Any) -> Tensor:
         """Return the sum over k, in order, of shares[t, k] * down(act(gate(x[t]), up(x[t]))),
         computed by expert chosen[t, k]: `x: [T, W]`, `chosen` and `shares: [T, top_k]` -> [T, W].
+        If the shares of the `Experts` scale the input, x[t] is shares[t, k] * x[t] instead, and
+        the results are summed unchanged.
 
         act is the activation of the `Experts`. An expert is chosen at most once per token. Products
         are computed as in `linear`.

@@ -80,6 +80,9 @@ STRUCTS: Final[Mapping[str, Signature]] = {
         "state_source int32 [R]; state_base int32 [R]; state_target int32 [R]; "
         "state_keep int32 [R]; state_save int32 [R]; state_save_after int32 [R]",
         "LayerCache": "keys float32|float16 [B, K, D, P]; values float32|float16 [B, K, P, D]",
+        "LatentCache": "keys float32|float16 [B, 1, latent+rotated, P]; "
+        "values float32|float16 [B, 1, P, latent]",
+        "LatentSizes": "integer heads; integer latent; integer rotated",
         "Heads": "integer H; integer K; integer D",
         "ConvState": "recent float32 [rows, ring, C]; saved float32 [snapshots, before, C]",
         "MatrixState": "matrix float32 [state_slots, H, N, D]; keys float32 [rows, ring, G*N]; "
@@ -87,6 +90,8 @@ STRUCTS: Final[Mapping[str, Signature]] = {
         "StateHeads": "integer G; integer H; integer N; integer D",
         "DtLimits": "real dt_low; real dt_high",
         "HeadNorm": "q_weight float32 [D]; k_weight float32 [D]; real eps",
+        "Routing": "integer top_k; integer scoring; integer renormalize; integer groups; "
+        "integer groups_per_token; integer best_of_group; real epsilon; real scale; real jitter",
         "AdapterRows": "slots int32 [R]; order int32 [T]; starts int32 [R+1]",
         "SamplingRows": "temperature float32 [S]; top_k int32 [S]; top_p float32 [S]; "
         "min_p float32 [S]; seed uint64 [S]; position uint64 [S]; "
@@ -99,7 +104,8 @@ STRUCTS: Final[Mapping[str, Signature]] = {
 }
 """Struct -> its fields, which native kernels take as separate operands. HeadNorm and the lists of
 SamplingRows may be None. `visible` is `StepInputs.media.visible`, and `state_source` and the like
-are the fields of `StepInputs.states`. Heads, StateHeads and DtLimits are tuples.
+are the fields of `StepInputs.states`. Heads, StateHeads and DtLimits are tuples. A native kernel
+takes the index of a `scoring` in `routing.SCORINGS`.
 `ops_interface` and `sampler_inputs` document the fields."""
 
 

@@ -56,6 +56,9 @@ class TorchOps:
     def pack_experts(self, weights: Experts) -> Any:
         return self._pack("experts", weights)
 
+    def pack_head_linear(self, weight: Linear) -> Any:
+        return self._pack("head_linear", weight)
+
     def pack_embedding(self, table: Matrix) -> Any:
         return self._pack("embedding", table)
 

@@ -134,20 +134,24 @@ class Linear:
         return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
 
 
-ExpertActivation = Literal["silu", "swiglu_oai"]
-"""The function that combines gate and up. "silu": silu(gate) * up. "swiglu_oai" (gpt-oss): (up + 1)
-* gate * sigmoid(1.702 * gate), with gate clamped to at most 7 and up to -7 .. 7."""
+ExpertActivation = Literal["silu", "gelu_tanh", "relu_squared", "swiglu_oai"]
+"""The function between the two layers of an expert. It is applied to the gate and multiplied by up
+or, if the experts have no gate, applied to up. "relu_squared": max(x, 0)^2. "swiglu_oai" (gpt-oss)
+needs gates: (up + 1) * gate * sigmoid(1.702 * gate), with gate clamped to at most 7 and up to
+-7 .. 7."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
     """The E experts of a layer: feed-forward layers of the same size.
 
-    `gate`, `up`: for each expert a matrix [F, W].
+    `gate`, `up`: for each expert a matrix [F, W]. `gate` is empty if the experts have no gates.
     `down`: for each expert a matrix [W, F].
-    `gate_up_bias`: [E, 2 F] float32, the biases of gate, then of up. None if and only if
-        `down_bias` is None.
+    `gate_up_bias`: [E, 2 F] float32, the biases of gate, then of up; [E, F] without gates. None if
+        and only if `down_bias` is None.
     `down_bias`: [E, W] float32.
+    `shares_scale`: the shares of a token scale the "output" of its experts or their "input"
+        (Llama 4).
     """
 
     gate: tuple[Matrix, ...]
@@ -156,8 +160,16 @@ class Experts:
     gate_up_bias: npt.NDArray[np.float32] | None = None
     down_bias: npt.NDArray[np.float32] | None = None
     activation: ExpertActivation = "silu"
+    shares_scale: Literal["output", "input"] = "output"
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """The sizes (E, F, W)."""
-        return len(self.gate), *self.gate[0].shape
+        return len(self.up), *self.up[0].shape
+
+    @property
+    def opening(self) -> tuple[tuple[Matrix, ...], ...]:
+        """The matrices of each expert's first layer: (gate, up), or (up,) without gates."""
+        if not self.gate:
+            return tuple((up,) for up in self.up)
+        return tuple(zip(self.gate, self.up, strict=True))

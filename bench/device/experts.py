@@ -11,6 +11,7 @@ from bench.device.machine import Bench, measure_roofline
 from bench.device.model_shapes import SHAPES, Shape, float8_tiles
 from bench.device.ops import Piece
 from bench.device.result_log import Record
+from penstock.kernels.routing import Routing
 from penstock.kernels.weights import Dense, Experts, Float8
 
 TOKENS: tuple[int, ...] = (1, 8, 32, 256, 2048)
@@ -42,10 +43,11 @@ def _pieces(
     ops = bench.ops
     x = torch.randn(tokens, shape.width, dtype=bench.dtype, device=bench.device)
     logits = torch.randn(tokens, shape.experts, device=bench.device)
-    chosen, shares = ops.route_experts(logits, shape.per_token, True)
+    routing = Routing(shape.per_token, renormalize=True)
+    chosen, shares = ops.route_experts(logits, routing)
     yield Piece(
         f"route {tokens}",
-        lambda: ops.route_experts(logits, shape.per_token, True),
+        lambda: ops.route_experts(logits, routing),
         4 * logits.numel() + 8 * chosen.numel(),
     )
     touched = len(torch.unique(chosen))

@@ -29,6 +29,7 @@ from penstock.kernels.ops_interface import (
     MediaRows,
     StepInputs,
 )
+from penstock.kernels.routing import Routing
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.weights import Experts, Linear, Matrix
 
@@ -67,8 +68,8 @@ class BackendOps(Generic[Tensor]):
         return self.pack_linear(weight)
 
     def pack_experts(self, weights: Experts) -> Any:
-        pairs = zip(weights.gate, weights.up, strict=True)
-        gate_up = Linear(tuple(part for pair in pairs for part in pair), weights.gate_up_bias)
+        parts = tuple(part for parts in weights.opening for part in parts)
+        gate_up = Linear(parts, weights.gate_up_bias)
         layers = (gate_up, Linear(weights.down, weights.down_bias))
         first, second = (self._pack(Linear(one.parts, _flat(one.bias))) for one in layers)
         return _native.PackedExperts(first, second, weights.activation)
@@ -149,6 +150,7 @@ class BackendOps(Generic[Tensor]):
         scale: float,
         window: int,
         sinks: Tensor | None = None,
+        softcap: float = 0.0,
     ) -> Tensor:
         out = self._backend.empty(q, _columns(q))
         max_context = _columns(inputs.block_tables) * cache.values.shape[2]
@@ -199,10 +201,17 @@ class BackendOps(Generic[Tensor]):
         self._backend.call("rounded_attention", tensors, [*heads, window], [scale])
         return out
 
-    def route_experts(self, logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
-        chosen = self._backend.empty(logits, top_k, "int32")
-        shares = self._backend.empty(logits, top_k)
-        self._backend.call("route_experts", [logits, chosen, shares], [int(renormalize)])
+    def route_experts(
+        self,
+        logits: Tensor,
+        routing: Routing,
+        bias: Tensor | None = None,
+        expert_scale: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        chosen = self._backend.empty(logits, routing.top_k, "int32")
+        shares = self._backend.empty(logits, routing.top_k)
+        assert routing == Routing(routing.top_k, renormalize=routing.renormalize)
+        self._backend.call("route_experts", [logits, chosen, shares], [int(routing.renormalize)])
         return chosen, shares
 
     def experts(self, x: Tensor, chosen: Tensor, shares: Tensor, weights: Any) -> Tensor:

@@ -26,6 +26,7 @@ def attention(
     scale: float,
     window: int,
     sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
 ) -> torch.Tensor:
     """Compute causal attention of each token over its own sequence: [T, H * D] -> [T, H * D].
 
@@ -33,6 +34,7 @@ def attention(
 
     `window`: 0: no limit; w: only the last w positions.
     `sinks`: [H], for each head the score of an additional key that has no value.
+    `softcap`: 0: no limit; c: a score s, after `scale`, becomes c * tanh(s / c).
 
     With `inputs.media.visible`, a token sees that many leading tokens of its sequence, and, of
     these, the tokens with the same number also outside the window.
@@ -41,13 +43,13 @@ def attention(
     if visible is not None:
         if sinks is not None:
             raise ValueError("sinks: are not supported together with `visible`")
-        return _visible_attention(q, inputs, cache, heads, scale, window, visible)
+        return _visible_attention(q, inputs, cache, heads, scale, window, visible, softcap)
 
     def hidden(position: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         after = key_positions > position
         return after | (key_positions <= position - window) if window else after
 
-    return _attention(q, inputs, cache, heads, scale, hidden, None, sinks)
+    return _attention(q, inputs, cache, heads, scale, hidden, None, sinks, softcap)
 
 
 def _visible_attention(
@@ -58,6 +60,7 @@ def _visible_attention(
     scale: float,
     window: int,
     visible: torch.Tensor,
+    softcap: float,
 ) -> torch.Tensor:
     out = torch.empty_like(q)
     for row, (begin, end) in enumerate(itertools.pairwise(inputs.query_starts.tolist())):
@@ -84,7 +87,8 @@ def _visible_attention(
             context_lens=inputs.context_lens[row : row + 1],
             block_tables=inputs.block_tables[row : row + 1],
         )
-        out[begin:end] = _attention(q[begin:end], one, cache, heads, scale, hidden, None)
+        of_row = _attention(q[begin:end], one, cache, heads, scale, hidden, None, softcap=softcap)
+        out[begin:end] = of_row
     return out
 
 
@@ -132,6 +136,7 @@ def _attention(
     hidden: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     bias: torch.Tensor | None,
     sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
 ) -> torch.Tensor:
     """Compute attention with a mask. `hidden(position of the token, positions of the keys)` returns
     True for each key that the token must not see."""
@@ -147,6 +152,8 @@ def _attention(
         values = cache.values[block, :, key_positions % block_size].to(q.dtype)
         grouped = q[chunk].view(-1, kv_heads, q.shape[1] // (kv_heads * dim), dim)
         scores = torch.einsum("tkgd,ckd->tkgc", grouped, keys) * scale
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
         position = key_positions[context - len(grouped) :, None, None, None]
         if bias is not None:
             most = bias.shape[1] // 2
@@ -170,6 +177,7 @@ def _inputs(
     farthest: int = 0,
     with_sinks: bool = False,
     blocks: Sequence[tuple[int, int, int]] = (),
+    softcap: float = 0.0,
 ) -> Callable[[int], dict[str, Any]]:
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
@@ -193,6 +201,7 @@ def _inputs(
             "heads": heads,
             "scale": dim**-0.5,
             "window": window,
+            "softcap": softcap,
         }
 
     return make_inputs
@@ -272,6 +281,21 @@ def _sinks(
     return Case(f"sinks-{name}", kind, _inputs(chunks, heads, 16, dtype, window, with_sinks=True))
 
 
+def _capped(
+    name: str,
+    kind: str,
+    chunks: Sequence[tuple[int, int]],
+    heads: tuple[int, int, int],
+    window: int = 0,
+    with_sinks: bool = False,
+    blocks: Sequence[tuple[int, int, int]] = (),
+) -> Case:
+    """Return a case whose scores, of size 2, are limited to a cap that changes most of them."""
+    dtype = torch.float16 if kind == "f16" else torch.float32
+    make_inputs = _inputs(chunks, heads, 16, dtype, window, 0, with_sinks, blocks, 2.5)
+    return Case(f"softcap-{name}", kind, make_inputs)
+
+
 def _visible(
     name: str,
     kind: str,
@@ -306,7 +330,7 @@ ATTENTION = Op(
     name="attention",
     signature=(
         "q float [T, H*D]; inputs StepInputs; cache LayerCache; heads Heads; real scale; "
-        "integer window; optional sinks float32 [H]; write out float [T, H*D]"
+        "integer window; optional sinks float32 [H]; real softcap; write out float [T, H*D]"
     ),
     reference=attention,
     cases=(
@@ -349,6 +373,13 @@ ATTENTION = Op(
         _visible("beyond-window", "f32", ((60, 390), (70, 2)), (4, 2, 64), ((0, 10, 300),), 40),
         _visible("wide-image", "f16", ((0, 700),), (8, 4, 256), ((0, 5, 580),), 512),
         _sinks("mixed-long", "f16", (*_LONG, (290, 70)), (8, 1, 64), _F16),
+        _capped("mixed-f32", "f32", _MIXED, (9, 3, 64)),
+        _capped("own-heads-f16", "f16", _MIXED, (4, 4, 64)),
+        _capped("prompt-window", "f16", ((0, 300), (137, 190)), (8, 4, 128), 128),
+        _capped("decode-long", "f16", _LONG, (8, 2, 64)),
+        _capped("decode-window", "f16", ((200, 1), (60, 1), (599, 1)), (8, 4, 256), 128),
+        _capped("sinks", "f32", (*_LONG, (290, 70)), (8, 2, 64), 0, True),
+        _capped("visible", "f32", ((60, 150), (70, 2)), (4, 2, 64), 130, blocks=((0, 10, 100),)),
     ),
     benchmarks=tuple(
         Case(f"{model}-{name}", "f16", _inputs(chunks, heads, 16, _F16))

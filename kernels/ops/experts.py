@@ -1,10 +1,9 @@
-"""The ops `route_experts` and `experts`: they select experts for each token, and compute the
-feed-forward layers of these experts."""
+"""The op `experts`: the feed-forward layers of the experts that each token chose."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Any
 
@@ -13,43 +12,47 @@ import numpy.typing as npt
 import torch
 
 from penstock.kernels.cases.random_inputs import RandomInputs
-from penstock.kernels.ops.activation import silu_mul
+from penstock.kernels.ops.activation import gelu_tanh, gelu_tanh_mul, silu, silu_mul
 from penstock.kernels.ops.dequantize import stored_bytes
 from penstock.kernels.ops.linear import FLOAT8_GROUP, ReferenceLinear, linear, pack_linear
+from penstock.kernels.ops.route_experts import route_experts
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
-from penstock.kernels.weights import ExpertActivation, Experts, Float8, Linear, Matrix
+from penstock.kernels.routing import Routing
+from penstock.kernels.weights import Experts, Float8, Linear, Matrix
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceExperts:
     """The dequantized linear layers of the experts, one entry per expert.
 
-    `gate_up`: layers [2 F, W].
+    `opening`: layers [2 F, W], or [F, W] without gates.
     `down`: layers [W, F].
-    `activation`: the function between the two layers.
+    `activate`: the function between the two layers.
+    `scales_input`: whether shares scale the input of experts.
     """
 
-    gate_up: tuple[ReferenceLinear, ...]
+    opening: tuple[ReferenceLinear, ...]
     down: tuple[ReferenceLinear, ...]
-    activation: ExpertActivation
+    activate: Callable[[torch.Tensor], torch.Tensor]
+    scales_input: bool
 
 
 def pack_experts(
     weights: Experts, device: str = "cpu", dtype: Any = torch.float32
 ) -> ReferenceExperts:
     """Return the experts with every matrix dequantized to `dtype`."""
-    none = (None,) * len(weights.gate)
+    none = (None,) * len(weights.up)
     opening = none if weights.gate_up_bias is None else tuple(weights.gate_up_bias)
     closing = none if weights.down_bias is None else tuple(weights.down_bias)
-    pairs = zip(weights.gate, weights.up, strict=True)
 
     def packed(parts: tuple[Matrix, ...], bias: npt.NDArray[np.float32] | None) -> ReferenceLinear:
         return pack_linear(Linear(parts, bias), device, dtype)
 
     return ReferenceExperts(
-        tuple(starmap(packed, zip(pairs, opening, strict=True))),
+        tuple(starmap(packed, zip(weights.opening, opening, strict=True))),
         tuple(packed((down,), bias) for down, bias in zip(weights.down, closing, strict=True)),
-        weights.activation,
+        (_GATED if weights.gate else _PLAIN)[weights.activation],
+        weights.shares_scale == "input",
     )
 
 
@@ -61,85 +64,40 @@ def swiglu_oai(gate_up: torch.Tensor) -> torch.Tensor:
     return (up + 1) * gate * torch.sigmoid(1.702 * gate)
 
 
-_ACTIVATIONS = {"silu": silu_mul, "swiglu_oai": swiglu_oai}
+def relu_squared(x: torch.Tensor) -> torch.Tensor:
+    """Return max(x, 0)^2: [T, F] -> [T, F]."""
+    return torch.relu(x).square()
 
 
-def route_experts(
-    logits: torch.Tensor, top_k: int, renormalize: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the numbers and the shares of the `top_k` chosen experts of each token: `logits: [T,
-    E]` -> [T, top_k] int32, [T, top_k].
+def relu_squared_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """Return max(gate, 0)^2 * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return relu_squared(gate) * up
 
-    The chosen experts have the largest logits, in descending order; among equal logits, the lower
-    number comes first. Shares are the softmax over all experts or, with `renormalize`, over the
-    chosen experts.
-    """
-    ordered, order = torch.sort(logits, dim=-1, descending=True, stable=True)
-    weights = torch.softmax(ordered[:, :top_k] if renormalize else ordered, dim=-1)
-    return order[:, :top_k].int(), weights[:, :top_k]
+
+_PLAIN = {"silu": silu, "gelu_tanh": gelu_tanh, "relu_squared": relu_squared}
+_GATED = {
+    "silu": silu_mul,
+    "gelu_tanh": gelu_tanh_mul,
+    "relu_squared": relu_squared_mul,
+    "swiglu_oai": swiglu_oai,
+}
 
 
 def experts(
     x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, weights: ReferenceExperts
 ) -> torch.Tensor:
-    """Return the sum over k of shares[t, k] * down(act(gate(x[t]), up(x[t]))), computed by expert
-    chosen[t, k]: [T, W] -> [T, W]. Operands of products may be rounded as in `linear`."""
-    activate = _ACTIVATIONS[weights.activation]
+    """Return the sum over k of shares[t, k] * expert(x[t]) or, if shares scale the input, of
+    expert(shares[t, k] * x[t]), computed by expert chosen[t, k]: [T, W] -> [T, W]. expert(x) is
+    down(act(gate(x), up(x))). Operands of products may be rounded as in `linear`."""
+    shares = shares[:, :, None].to(x.dtype)
     parts = x.new_zeros(*chosen.shape, x.shape[1])
-    for number, (gate_up, down) in enumerate(zip(weights.gate_up, weights.down, strict=True)):
+    for number, (opening, down) in enumerate(zip(weights.opening, weights.down, strict=True)):
         token, place = torch.nonzero(chosen == number, as_tuple=True)
         if len(token):
-            parts[token, place] = linear(activate(linear(x[token], gate_up)), down)
-    return (parts * shares[:, :, None].to(x.dtype)).sum(dim=1)
-
-
-def _router_inputs(
-    tokens: int, count: int, top_k: int, renormalize: bool, num_distinct: int = 0
-) -> Callable[[int], dict[str, Any]]:
-    """Return a function that makes router logits. `num_distinct`: number of distinct logits, small
-    enough for ties; 0: any logits."""
-
-    def make_inputs(seed: int) -> dict[str, Any]:
-        source = RandomInputs(seed)
-        logits = source.normal(tokens, count) * 3
-        if num_distinct:
-            logits = source.integers(0, num_distinct, tokens, count).float() / 2
-        logits[0, 0] = -1e30  # a share of zero
-        return {"logits": logits, "top_k": top_k, "renormalize": renormalize}
-
-    return make_inputs
-
-
-def _routing(tokens: int, count: int, top_k: int, renormalize: bool, num_distinct: int = 0) -> Case:
-    form = "-renormalized" if renormalize else ""
-    name = f"T{tokens}-E{count}-top{top_k}{form}{'-ties' if num_distinct else ''}"
-    return Case(name, "float", _router_inputs(tokens, count, top_k, renormalize, num_distinct))
-
-
-ROUTE_EXPERTS = Op(
-    name="route_experts",
-    signature=(
-        "logits float32 [T, E]; integer top_k; integer renormalize; "
-        "write chosen int32 [T, top_k]; write shares float32 [T, top_k]"
-    ),
-    reference=route_experts,
-    cases=(
-        _routing(1, 128, 8, True),
-        _routing(5, 8, 2, True),
-        _routing(7, 60, 4, False),
-        _routing(3, 4, 4, True),
-        _routing(4, 33, 6, True, num_distinct=3),
-        _routing(2, 1, 1, False),
-    ),
-    benchmarks=(_routing(1, 128, 8, True), _routing(512, 128, 8, True)),
-    tolerance={"float": Tolerance(1e-6, 1e-5)},
-    cost=lambda inputs: Cost(
-        4 * inputs["logits"].numel() + 8 * len(inputs["logits"]) * inputs["top_k"],
-        4 * inputs["logits"].numel(),
-    ),
-    order=("triton", "native", "reference"),
-    alone=lambda inputs, index: {**inputs, "logits": inputs["logits"][index : index + 1]},
-)
+            own = x[token] * shares[token, place] if weights.scales_input else x[token]
+            parts[token, place] = linear(weights.activate(linear(own, opening)), down)
+    return (parts if weights.scales_input else parts * shares).sum(dim=1)
 
 
 _FLOATS = frozenset({"bf16", "f16", "f32"})
@@ -190,7 +148,7 @@ def _inputs(
         logits = source.normal(tokens, sizes.count)
         if favourites:
             logits[:, favourites:] -= 100
-        chosen, shares = route_experts(logits, sizes.top_k, True)
+        chosen, shares = route_experts(logits, Routing(sizes.top_k, renormalize=True))
         gate, up = (
             _matrices(source, sizes.count, sizes.ff, sizes.width, like[name])
             for name in ("gate", "up")
@@ -212,6 +170,28 @@ def _inputs(
         }
 
     return make_inputs
+
+
+def _variant(case: Case, form: str) -> Case:
+    """Return the case for another kind of experts. `form`: an activation; before it "plain-" for
+    experts without gates, and after it "-input" for shares that scale the input."""
+
+    def make_inputs(seed: int) -> dict[str, Any]:
+        inputs = case.make_inputs(seed)
+        activation = form.removeprefix("plain-").removesuffix("-input")
+        weights = replace(inputs["weights"], activation=activation)
+        if form.startswith("plain-"):
+            biases = weights.gate_up_bias
+            weights = replace(
+                weights,
+                gate=(),
+                gate_up_bias=None if biases is None else biases[:, biases.shape[1] // 2 :].copy(),
+            )
+        if form.endswith("-input"):
+            weights = replace(weights, shares_scale="input")
+        return {**inputs, "weights": weights}
+
+    return Case(f"{case.name}-{form}", case.kind, make_inputs)
 
 
 def _float8_inputs(
@@ -312,9 +292,10 @@ def _cost(inputs: Inputs) -> Cost:
         stored_bytes(matrix[number])
         for number in torch.unique(chosen).tolist()
         for matrix in (weights.gate, weights.up, weights.down)
+        if matrix
     )
-    tokens = len(chosen)
-    return Cost(moved + 8 * tokens * width, 6 * chosen.numel() * ff * width)
+    tokens, products = len(chosen), 3 if weights.gate else 2
+    return Cost(moved + 8 * tokens * width, 2 * products * chosen.numel() * ff * width)
 
 
 _A3B = _Sizes(count=128, top_k=8, ff=768, width=2048)
@@ -368,6 +349,18 @@ EXPERTS = Op(
         _case("bf16-oai", 5, _Sizes(4, 2, 64, 96), oai=True),
         _case("f8_row-oai", 3, _Sizes(4, 2, 40, 200), oai=True),
         _case("q8_0-oai-up-f16-down-f32", 5, _Sizes(4, 2, 32, 64), "f32", "f16", oai=True),
+        _variant(_case("f32", 37, _Sizes(6, 3, 40, 50)), "gelu_tanh"),
+        _variant(_case("q8_0", 3, _Sizes(4, 2, 32, 64)), "gelu_tanh"),
+        _variant(_case("f32", 5, _Sizes(4, 2, 40, 50)), "relu_squared"),
+        _variant(_case("f32", 37, _Sizes(6, 3, 40, 50)), "plain-relu_squared"),
+        _variant(_case("bf16-oai", 5, _Sizes(4, 2, 64, 96), oai=True), "plain-relu_squared"),
+        _variant(_case("q4_k", 34, _Sizes(4, 2, 256, 256), "q8_0"), "plain-relu_squared"),
+        _variant(_case("f8_row", 3, _Sizes(4, 2, 40, 200)), "plain-relu_squared"),
+        _variant(_case("f32", 3, _Sizes(4, 2, 40, 50)), "plain-silu"),
+        _variant(_case("f32", 3, _Sizes(4, 2, 40, 50)), "plain-gelu_tanh"),
+        _variant(_case("f32", 9, _Sizes(6, 3, 40, 50)), "silu-input"),
+        _variant(_case("f16-oai", 9, _Sizes(6, 1, 40, 50), oai=True), "silu-input"),
+        _variant(_case("q8_0", 35, _Sizes(6, 2, 32, 64)), "silu-input"),
     ),
     benchmarks=tuple(
         _case(f"{like}-30b-a3b", tokens, _A3B)

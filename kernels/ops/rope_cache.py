@@ -47,7 +47,7 @@ def rope_cache(
     return rotate(q, angles).flatten(1)
 
 
-def _rope_table(positions: int, rotated: int) -> torch.Tensor:
+def rope_table(positions: int, rotated: int) -> torch.Tensor:
     """Return the rope table [positions, rotated] for base 10000: cosines, then sines."""
     frequency = 10000.0 ** (-torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
     angles = torch.outer(torch.arange(positions, dtype=torch.float64), frequency)
@@ -70,7 +70,7 @@ def _inputs(
         head_norm = HeadNorm(source.normal(dim), source.normal(dim), 1e-6) if norm else None
         return {
             "qkv": source.normal(tokens, (q_heads + 2 * kv_heads) * dim),
-            "rope": _rope_table(int(step.context_lens.max()) + 1, rotated),
+            "rope": rope_table(int(step.context_lens.max()) + 1, rotated),
             "inputs": step,
             "cache": source.cache(step, block_size, (kv_heads, dim), dtype),
             "heads": heads,

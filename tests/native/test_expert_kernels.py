@@ -12,6 +12,7 @@ from native_isas import ISAS
 
 from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.native import NativeOps, Pool
+from penstock.kernels.routing import Routing
 from penstock.kernels.weights import Experts, Linear
 
 COUNT, FF, WIDTH = 5, 32, 256
@@ -113,7 +114,7 @@ def test_expert_out_of_range_is_refused(ops: NativeOps, wrong: int) -> None:
 
 def test_more_choices_than_experts_are_refused(ops: NativeOps) -> None:
     with pytest.raises(ValueError, match="top_k: exceeds E"):
-        ops.route_experts(np.ones((1, 4), np.float32), 5, True)
+        ops.route_experts(np.ones((1, 4), np.float32), Routing(5))
 
 
 def test_experts_of_different_sizes_are_refused(ops: NativeOps) -> None:
@@ -129,6 +130,6 @@ def test_nan_and_infinite_logits_choose_valid_distinct_experts(ops: NativeOps, o
     logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(0)).numpy()
     logits[1], logits[2, 4], logits[3, ::2] = odd, odd, odd
     logits[4, 0] = -odd
-    chosen, _ = ops.route_experts(logits, 5, True)
+    chosen, _ = ops.route_experts(logits, Routing(5, renormalize=True))
     assert ((chosen >= 0) & (chosen < 9)).all()
     assert all(len(set(row)) == 5 for row in chosen.tolist())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from penstock.kernels.ops.experts import ROUTE_EXPERTS
+from penstock.kernels.ops.route_experts import ROUTE_EXPERTS
 from penstock.kernels.registry import Impl
 from penstock.kernels.triton.compile.launch import launch, power_of_two, why_not
 from penstock.kernels.triton.language import tl, triton

@@ -60,7 +60,7 @@ class ExpertsFeedForward(Generic[Tensor]):
         """Compute the block: [T, W] -> [T, W]."""
         ops, spec = step.ops, self._spec
         logits = ops.linear(x, self._router)
-        chosen, shares = ops.route_experts(logits, spec.per_token, spec.renormalize)
+        chosen, shares = ops.route_experts(logits, spec.routing)
         return ops.experts(x, chosen, shares, self._experts)
 
 

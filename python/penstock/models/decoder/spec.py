@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from penstock.base.errors import ModelError
 from penstock.kernels.recurrent_state import StateShape
+from penstock.kernels.routing import Routing
 from penstock.kernels.weights import ExpertActivation
 from penstock.models.decoder.mixer import CacheSize, MixerSpec
 
@@ -113,6 +114,11 @@ class ExpertsSpec:
     renormalize: bool
     biased: bool = False
     activation: ExpertActivation = "silu"
+
+    @property
+    def routing(self) -> Routing:
+        """The rule by which tokens choose experts."""
+        return Routing(self.per_token, renormalize=self.renormalize)
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,18 +185,19 @@ class ShardWeights:
         inner = _even_slice(self._rank, ff // self._count)
         opening = whole.gate_up_bias
         if opening is not None:
-            opening = np.concatenate([half[:, inner] for half in np.split(opening, 2, axis=1)], 1)
+            parts = np.split(opening, 2 if whole.gate else 1, axis=1)
+            opening = np.concatenate([part[:, inner] for part in parts], 1)
         name = prefix + self._whole.names.expert_down
-        return Experts(
-            tuple(row_range(gate, inner) for gate in whole.gate),
-            tuple(row_range(up, inner) for up in whole.up),
-            tuple(
+        return replace(
+            whole,
+            gate=tuple(row_range(gate, inner) for gate in whole.gate),
+            up=tuple(row_range(up, inner) for up in whole.up),
+            down=tuple(
                 self._matrix_columns(down, inner, name.format(expert))
                 for expert, down in enumerate(whole.down)
             ),
-            opening,
-            None if whole.down_bias is None else self._once(whole.down_bias),
-            whole.activation,
+            gate_up_bias=opening,
+            down_bias=None if whole.down_bias is None else self._once(whole.down_bias),
         )
 
     def _once(self, bias: Vector) -> Vector:
