@@ -20,15 +20,15 @@ from penstock.kernels.native.isa_trials import candidate_isas
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import LoadedModel, load_model
 from penstock.runtime import CpuRuntime, load_runtime
+from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.cpu.isa_selection import saved_isa_selections, select_isas
 from penstock.runtime.cpu.saved_isa_selections import FOLDER, save_selection
-from penstock.runtime.memory import CacheShape
 from penstock.scheduler import Scheduler
 from penstock.system.checks import check_cpu_levels
 from tests.support.checkpoints.small_llama import CONTEXT, VOCAB, write_small_llama
 from tests.support.fake_clock import FakeClock, prefers
 
-CACHE = CacheShape(blocks=8, block_size=16, layers=2, kv_heads=2, head_dim=16, item_bytes=2)
+CACHE = CacheShape.uniform(blocks=8, block_size=16, layers=2, kv_heads=2, head_dim=16, item_bytes=2)
 FAST = candidate_isas()
 needs_several_isas = pytest.mark.skipif(len(FAST) < 2, reason="this machine or build has one level")
 

@@ -149,6 +149,15 @@ ENGINE_OPTIONS: Final = (
             "SIZE",
         ),
         SettingOption(
+            "state_snapshot_memory_mb",
+            ("--state-snapshot-memory",),
+            str,
+            "Memory for snapshots of recurrent states, with which models that have recurrent layers"
+            " reuse equal prompt prefixes, such as 1GiB; 0 is off.",
+            "512MiB, but 4 snapshots at least and 4 per sequence at most",
+            "SIZE",
+        ),
+        SettingOption(
             "encoder_cache_mb",
             ("--encoder-cache-memory",),
             str,

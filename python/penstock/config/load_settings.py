@@ -65,7 +65,12 @@ FORMER_KEYS: Final[Mapping[str, str]] = {
     "tool_syntax": "tool_call_parser",
     "without_kernels": "disabled_kernels",
 }
-MEMORY_KEYS: Final = ("kv_cache_memory_mb", "cpu_kv_cache_memory_mb", "encoder_cache_mb")
+MEMORY_KEYS: Final = (
+    "kv_cache_memory_mb",
+    "cpu_kv_cache_memory_mb",
+    "state_snapshot_memory_mb",
+    "encoder_cache_mb",
+)
 MEDIA_KEYS: Final = MediaSettings.__struct_fields__
 DTYPE_NAMES: Final = {"float16": "f16", "float32": "f32", "fp8": "f8e4m3", "fp8_e4m3": "f8e4m3"}
 MIB: Final = 2**20

@@ -107,6 +107,9 @@ class EngineSettings(msgspec.Struct, frozen=True):
       `kv_cache_memory_mb`: MiB; None: enough for `max_num_seqs` sequences of 1,024 tokens and for
       one full context, or on a GPU all remaining memory.
       `cpu_kv_cache_memory_mb`: MiB of CPU memory for KV blocks evicted from a GPU's prefix cache.
+      `state_snapshot_memory_mb`: MiB for snapshots of recurrent states, with which models that have
+      recurrent layers reuse equal prompt prefixes; None: 512 MiB, but room for 4 snapshots at least
+      and for 4 per sequence at most; 0: none.
       `kv_cache_dtype`: "auto" is f16 on a CPU, bfloat16 on a GPU, and f32 if `dtype` is "f32";
       "f8e4m3" needs a GPU.
       `encoder_cache_mb`: MiB for the embeddings of images, audio and video, which later requests
@@ -133,6 +136,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     max_model_len: int | None = None
     kv_cache_memory_mb: int | None = None
     cpu_kv_cache_memory_mb: int = 0
+    state_snapshot_memory_mb: int | None = None
     encoder_cache_mb: int = 512
     block_size: int = 16
     max_num_seqs: int | None = None

@@ -25,6 +25,7 @@ ENGINE_RANGES: Final[dict[str, tuple[float, float]]] = {
     "max_model_len": (16, 2**24),
     "kv_cache_memory_mb": (1, 2**24),
     "cpu_kv_cache_memory_mb": (0, 2**24),
+    "state_snapshot_memory_mb": (0, 2**24),
     "encoder_cache_mb": (1, 2**24),
     "block_size": (1, 1024),
     "max_num_seqs": (1, 4096),

@@ -108,6 +108,7 @@ class EngineCore:
             no_kv_cache=settings.no_kv_cache,
             speculation=settings.speculative_algorithm == "ngram",
             cpu_cache=CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
+            state_snapshots=facts.state_snapshots,
         )
         info = EngineInfo(
             model_id=facts.model_id,

@@ -287,6 +287,11 @@ class EngineGauges(msgspec.Struct):
     `accepted_tokens`: draft tokens that were accepted.
     `host_cache_saves`: KV blocks copied from a GPU to the CPU KV cache.
     `host_cache_restores`: KV blocks copied back to the GPU.
+    `state_snapshots_used`, `state_snapshots_total`: slots for snapshots of recurrent states.
+    `state_snapshot_saves`: snapshots that were saved.
+    `state_snapshot_restores`: requests that started from a snapshot.
+    `state_snapshot_evictions`: snapshots that were overwritten for other requests, or lost with
+    their KV block.
     `encoder_cache_bytes`: encoded media in memory.
     `encoder_cache_hits`: items of requests that were encoded, or being encoded, for another
     request.
@@ -321,6 +326,11 @@ class EngineGauges(msgspec.Struct):
     host_cache_blocks_total: int = 0
     host_cache_saves: int = 0
     host_cache_restores: int = 0
+    state_snapshots_used: int = 0
+    state_snapshots_total: int = 0
+    state_snapshot_saves: int = 0
+    state_snapshot_restores: int = 0
+    state_snapshot_evictions: int = 0
     encoder_cache_bytes: int = 0
     encoder_cache_hits: int = 0
     encoder_cache_misses: int = 0

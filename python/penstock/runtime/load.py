@@ -41,6 +41,7 @@ from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_conte
 from penstock.runtime.own_adapters import with_own_adapters
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
+from penstock.runtime.state_rows import StateTable
 from penstock.runtime.transcription import TranscriptionRuntime
 from penstock.runtime.weight_quantization import integer_bits, refuse_for_vectors, refuse_on_cpu
 
@@ -197,7 +198,13 @@ def start_runtime(
             model.spec.hidden_size,
             has_axes=bool(model.spec.rope.axes),
         )
-    rows = RowTable(memory.sizes.max_num_seqs, memory.max_model_len, settings.block_size, table)
+    rows = RowTable(
+        memory.sizes.max_num_seqs,
+        memory.max_model_len,
+        settings.block_size,
+        table,
+        StateTable(memory.sizes.max_num_seqs) if model.spec.is_recurrent else None,
+    )
     taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
     info = RuntimeInfo(
         model_id=model.model_id,
@@ -209,6 +216,7 @@ def start_runtime(
         weight_bytes=backend.weight_bytes + media.tower_bytes,
         memory_bytes=taken.total_bytes,
         sizes=memory.sizes,
+        state_snapshots=memory.states.snapshots if model.spec.is_recurrent else None,
     )
     report = taken.formula() + model.load_note
     return CpuRuntime(rows, backend, info, report)

@@ -1,5 +1,5 @@
-"""The memory formula of a CPU engine: weights + towers + adapters + KV cache + encoder cache + step
-buffers + rows + penalties and DRY + n-gram index + fixed.
+"""The memory formula of a CPU engine: weights + towers + adapters + KV cache + recurrent states +
+encoder cache + step buffers + rows + penalties and DRY + n-gram index + fixed.
 
 The formula is computed from the model's sizes and the settings before anything large is allocated.
 A model that does not fit is refused with an error that names the numbers.
@@ -14,7 +14,9 @@ from penstock.base.errors import ModelError
 from penstock.config import CPU_STEP_SIZES, EngineSettings, StepSizes
 from penstock.models.decoder.lora_targets import adapter_bytes
 from penstock.models.decoder.spec import DecoderSpec
+from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.media_memory import NO_MEDIA, MediaMemory
+from penstock.runtime.state_memory import NO_STATES, StateMemory, state_memory
 from penstock.scheduler import MAX_DRAFT_TOKENS, NGRAM_INDEX_BYTES, step_token_limit
 
 log = logging.getLogger(__name__)
@@ -30,39 +32,6 @@ HISTORY_BYTES = 64 + 160
 
 
 @dataclass(frozen=True, slots=True)
-class CacheShape:
-    """The shape of the KV cache.
-
-    `blocks`: number of KV blocks.
-    `block_size`: tokens per KV block.
-    `item_bytes`: bytes per element.
-    """
-
-    blocks: int
-    block_size: int
-    layers: int
-    kv_heads: int
-    head_dim: int
-    item_bytes: int
-
-    @property
-    def keys_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the keys of one layer: [B, K, D, P]. See `LayerCache`."""
-        return self.blocks, self.kv_heads, self.head_dim, self.block_size
-
-    @property
-    def values_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the values of one layer: [B, K, P, D]. See `LayerCache`."""
-        return self.blocks, self.kv_heads, self.block_size, self.head_dim
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the whole cache: B x P x L x 2 x K x D x bytes per element."""
-        per_token = self.layers * 2 * self.kv_heads * self.head_dim * self.item_bytes
-        return self.blocks * self.block_size * per_token
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """The memory of a CPU engine, in bytes, and the sizes that determine it.
 
@@ -75,6 +44,7 @@ class MemoryPlan:
     `adapter_bytes`: most memory of adapters in use at the same time.
     `ngram_index_bytes`: indexes of n-gram speculation.
     `media`: towers and encoded media.
+    `states`: recurrent states of rows and snapshots.
     """
 
     weight_bytes: int
@@ -88,25 +58,23 @@ class MemoryPlan:
     adapter_bytes: int = 0
     ngram_index_bytes: int = 0
     media: MediaMemory = NO_MEDIA
+    states: StateMemory = NO_STATES
 
     @property
     def total_bytes(self) -> int:
         rows = self.row_bytes + self.history_bytes + self.ngram_index_bytes
         weights = self.weight_bytes + self.adapter_bytes + self.media.total_bytes
-        return weights + self.cache.size_bytes + self.buffer_bytes + rows + FIXED_BYTES
+        caches = self.cache.size_bytes + self.states.size_bytes
+        return weights + caches + self.buffer_bytes + rows + FIXED_BYTES
 
     def formula(self) -> str:
         """Return the memory formula in one line, with every term in MiB."""
         cache = self.cache
-        shape = (
-            f"{cache.blocks} blocks x {cache.block_size} tokens x {cache.layers} layers x 2 x "
-            f"{cache.kv_heads} heads x {cache.head_dim} x {cache.item_bytes} bytes"
-        )
         adapters = f"{mib(self.adapter_bytes)} adapters + " if self.adapter_bytes else ""
         index = f"{mib(self.ngram_index_bytes)} n-gram index + " if self.ngram_index_bytes else ""
         return (
             f"{mib(self.weight_bytes)} weights + {media_terms(self.media)}{adapters}"
-            f"{mib(cache.size_bytes)} cache ({shape}) + "
+            f"{mib(cache.size_bytes)} cache ({cache.describe()}) + {self.states.term()}"
             f"{mib(self.buffer_bytes)} buffers ({self.step_tokens} tokens a step) + "
             f"{mib(self.row_bytes)} rows + {mib(self.history_bytes)} penalties and DRY + "
             f"{index}{mib(FIXED_BYTES)} fixed = "
@@ -145,9 +113,7 @@ def plan_memory(
     one_block = CacheShape(
         blocks=1,
         block_size=settings.block_size,
-        layers=len(spec.layers),
-        kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
+        layers=spec.caches,
         item_bytes=cache_item_bytes(settings),
     )
     wanted_context = min(settings.max_model_len or spec.max_model_len, spec.max_model_len)
@@ -162,7 +128,8 @@ def plan_memory(
     plan = sized(blocks)
     if available_bytes is None or plan.total_bytes <= available_bytes:
         return plan
-    if settings.kv_cache_memory_mb is None and settings.max_model_len is None:
+    may_shrink = settings.kv_cache_memory_mb is None and settings.max_model_len is None
+    if may_shrink and one_block.size_bytes:
         excess = plan.total_bytes - available_bytes
         fewer = blocks - _ceil(excess, one_block.size_bytes)
         if fewer * settings.block_size >= DEFAULT_TOKENS_PER_SEQUENCE:
@@ -171,7 +138,9 @@ def plan_memory(
         plan,
         available_bytes,
         "a smaller kv_cache_memory_mb, max_model_len, max_num_seqs or max_num_batched_tokens"
-        " needs less" + (", and so does a smaller encoder_cache_mb" if media.total_bytes else ""),
+        " needs less"
+        + (", and so does a smaller encoder_cache_mb" if media.total_bytes else "")
+        + plan.states.advice(),
     )
     return plan
 
@@ -221,7 +190,7 @@ def cache_item_bytes(settings: EngineSettings) -> int:
 
 def _wanted_blocks(settings: EngineSettings, max_model_len: int, one_block: CacheShape) -> int:
     per_block = one_block.block_size
-    if settings.kv_cache_memory_mb is None:
+    if settings.kv_cache_memory_mb is None or not one_block.size_bytes:
         rows = settings.step_sizes(CPU_STEP_SIZES).max_num_seqs
         for_sequences = rows * _ceil(DEFAULT_TOKENS_PER_SEQUENCE, per_block)
         return max(for_sequences, _ceil(max_model_len, per_block))
@@ -257,6 +226,7 @@ def _beside_weights(
         step_tokens=step_tokens,
         sizes=sizes,
         ngram_index_bytes=ngram_index_bytes(settings, sizes.max_num_seqs, context),
+        states=state_memory(spec, settings, sizes.max_num_seqs),
     )
 
 

@@ -30,6 +30,8 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     before the first is collected.
     `cpu_blocks`: blocks of the CPU KV cache.
     `max_saves_per_step`: most blocks that a step saves to the CPU KV cache.
+    `state_snapshots`: number of snapshots of recurrent states; None if the model has no recurrent
+    layers.
     """
 
     model_id: str
@@ -44,6 +46,7 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     overlaps: bool = False
     cpu_blocks: int = 0
     max_saves_per_step: int = 0
+    state_snapshots: int | None = None
 
 
 class Masks(Protocol):

@@ -15,12 +15,14 @@ import numpy.typing as npt
 
 from penstock.dialog import Sampling
 from penstock.kernels.ops_interface import MediaRows, StepInputs
+from penstock.kernels.recurrent_state import StateRows
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.runtime.adapter_rows import GroupedRows, group_rows
 from penstock.runtime.logits_processors import LogitsProcessorTable, RowLogitsProcessors
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.min_tokens import FilledMasks, apply_min_tokens
 from penstock.runtime.sample_rows import sample_rows_of
+from penstock.runtime.state_rows import StateTable
 from penstock.scheduler.types import NO_ADAPTER, Admit, Chunk, StepPlan
 
 Ints = npt.NDArray[np.int32]
@@ -67,6 +69,7 @@ class RowTable:
     KV slot first_slots[row, p // P] + p.
 
     `media`: the media of the rows; None for a model that reads only text.
+    `states`: the recurrent states of the rows; None for a model without recurrent layers.
 
     Arrays that depend only on the rows of a step are kept for the next step. Between two steps, the
     weights of the model displace these arrays and this code from the processor's caches, so every
@@ -79,9 +82,11 @@ class RowTable:
         max_model_len: int,
         block_size: int,
         media: MediaTable | None = None,
+        states: StateTable | None = None,
     ) -> None:
         self._block_size = block_size
         self._media = media
+        self._states = states
         max_blocks = -(-max_model_len // block_size)
         self._tokens = np.zeros((max_num_seqs, max_model_len), np.int32)
         self._tables = np.zeros((max_num_seqs, max_blocks), np.int32)
@@ -134,11 +139,14 @@ class RowTable:
         if self._step.rows != rows:
             self._step = _StepRows(rows, np.array(rows))
         starts = np.array([chunk.start for chunk in chunks], np.int32)
+        states = None
+        if self._states is not None:
+            states = self._states.inputs(chunks, self._step.index, starts)
         is_plain = self._media is None or self._media.are_plain(self._step.index, starts)
         if is_plain and all(
             chunk.length == 1 and chunk.samples and not chunk.draft_tokens for chunk in chunks
         ):
-            return self._decode_inputs(starts)
+            return self._decode_inputs(starts, states)
         for chunk in chunks:
             if chunk.draft_tokens:  # written after the known tokens, where content is undefined
                 begin = chunk.start + chunk.length
@@ -168,6 +176,7 @@ class RowTable:
             query_starts=query_starts,
             sample_rows=sample_rows,
             adapters=group_rows(token_slots, token_slots[sample_rows], len(rows)),
+            states=states,
         )
 
     def sampling(self, rows: list[int], ahead: Index | None = None) -> SamplingRows:
@@ -253,7 +262,7 @@ class RowTable:
         self._known[row] = begin + count
         self._logits_processors.extend(row, self._tokens[row, begin : begin + count])
 
-    def _decode_inputs(self, positions: Ints) -> StepInputs[Ints]:
+    def _decode_inputs(self, positions: Ints, states: StateRows[Ints] | None) -> StepInputs[Ints]:
         """Return the inputs of a pure decode step without media: each row computes one token and
         samples the next. `positions`: cache position of the token of each row."""
         count = len(positions)
@@ -269,6 +278,7 @@ class RowTable:
             query_starts=self._counting[: count + 1],
             sample_rows=self._counting[:count],
             adapters=self._adapters_of_rows(),
+            states=states,
         )
 
     def _inputs(
@@ -282,6 +292,7 @@ class RowTable:
         query_starts: Ints,
         sample_rows: Ints,
         adapters: GroupedRows | None,
+        states: StateRows[Ints] | None,
     ) -> StepInputs[Ints]:
         token_adapters, sample_adapters = (None, None) if adapters is None else adapters
         first_slots = self._first_slots[token_rows, positions // self._block_size]
@@ -296,6 +307,7 @@ class RowTable:
             adapters=token_adapters,
             sampled_adapters=sample_adapters,
             media=media,
+            states=states,
         )
 
     def _adapters_of_rows(self) -> GroupedRows | None:

@@ -15,12 +15,12 @@ from penstock.models.whisper.rules import TranscriptRules
 from penstock.models.whisper.spec import WhisperSpec
 from penstock.runtime.adapters import RuntimeAdapters
 from penstock.runtime.backend import Floats, Ints, SamplingOps
+from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.media import RuntimeMedia, TowerMedia
 from penstock.runtime.media_memory import MediaMemory
 from penstock.runtime.memory import (
     HISTORY_BYTES,
     MIB,
-    CacheShape,
     MemoryPlan,
     cache_item_bytes,
     refuse_excess,
@@ -235,7 +235,7 @@ def _max_samples(sizes: StepSizes) -> int:
 
 
 def _cache_shape(spec: WhisperSpec, settings: EngineSettings, tokens: int, rows: int) -> CacheShape:
-    return CacheShape(
+    return CacheShape.uniform(
         blocks=rows * -(-tokens // settings.block_size),
         block_size=settings.block_size,
         layers=spec.layers,

@@ -15,7 +15,8 @@ from penstock.scheduler.block_pool import BlockPool
 from penstock.scheduler.cpu_kv_cache import CpuKvCacheIndex
 from penstock.scheduler.prefix_index import Key, PrefixIndex
 from penstock.scheduler.sequence import Sequence
-from penstock.scheduler.types import MediaSpan
+from penstock.scheduler.state_snapshots import StateSnapshots
+from penstock.scheduler.types import Chunk, MediaSpan
 
 
 class BlockCache:
@@ -25,6 +26,8 @@ class BlockCache:
     `secret`: see `PrefixIndex`.
     `cpu_cache`: the CPU KV cache, which saves blocks before they are overwritten and restores them
     later.
+    `snapshots`: the snapshots of recurrent states. With them, a prefix is found only up to a
+    position that has a snapshot. None if the model has no recurrent layers.
     """
 
     def __init__(
@@ -35,10 +38,12 @@ class BlockCache:
         prefix_caching: bool,
         secret: bytes | None = None,
         cpu_cache: CpuKvCacheIndex | None = None,
+        snapshots: StateSnapshots | None = None,
     ) -> None:
         self.cpu_cache = cpu_cache or CpuKvCacheIndex()
         self.pool = BlockPool(num_blocks)
         self.index = PrefixIndex(num_blocks, secret)
+        self.snapshots = snapshots
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self.lookups = 0
@@ -66,7 +71,15 @@ class BlockCache:
             if block is None:
                 break
             found.append(block)
+        if self.snapshots is not None:
+            del found[self.snapshots.longest(sequence.keys, len(found)) :]
         return found
+
+    def key_at(self, sequence: Sequence, position: int) -> Key:
+        """Return the key of the prefix that ends at `position`, the end of a block of known
+        tokens."""
+        self._hash(sequence, position // self.block_size)
+        return sequence.keys[position // self.block_size]
 
     def awaits_prefix(self, sequence: Sequence) -> bool:
         """Return whether a waiting `sequence` should wait longer for its prefix: other sequences
@@ -81,6 +94,9 @@ class BlockCache:
         sequence.awaits = None
         num_found = len(self.find_prefix(sequence))
         missing = len(sequence.tokens) - num_found * self.block_size
+        if self.snapshots is not None:
+            least = num_found + -(-missing // (2 * self.block_size))
+            return self._awaits_snapshot(self.snapshots, sequence, num_found, least)
         promised = self.promised_tokens(sequence, num_found)
         if 2 * promised < missing:
             return False
@@ -93,6 +109,10 @@ class BlockCache:
         sequences are computing now. Call `find_prefix` first."""
         if not self.prefix_caching or not self._promised:
             return 0
+        if self.snapshots is not None:
+            keys = sequence.keys[: self._most_found(sequence) + 1]
+            count, _ = self.snapshots.promised(keys, num_found)
+            return (count - num_found) * self.block_size
         count = 0
         for key in sequence.keys[num_found + 1 :]:
             if key not in self._promised:
@@ -145,6 +165,8 @@ class BlockCache:
             self.hits += bool(cached)
             for key in sequence.keys[len(found) + 1 :]:
                 self._promised.setdefault(key, sequence)
+        if self.snapshots is not None:
+            self._admit_state(self.snapshots, sequence, len(found))
         return True
 
     def extend(self, sequence: Sequence) -> int:
@@ -162,13 +184,33 @@ class BlockCache:
         for position in range(sequence.published, full):
             key = sequence.keys[position + 1]
             self._promised.pop(key, None)
+            if self.snapshots is not None:
+                self.snapshots.end_promise(key, sequence)
             self.index.publish(key, sequence.blocks[position])
         sequence.published = full
+
+    def publish_state(self, sequence: Sequence, chunk: Chunk) -> None:
+        """Publish the snapshot that `chunk` saved, if it saved one."""
+        if self.snapshots is not None and chunk.state.save is not None:
+            key = self.key_at(sequence, chunk.start + chunk.state.save_after)
+            self.snapshots.publish(chunk.state.save, key)
+
+    def finish_state(self, chunk: Chunk) -> None:
+        """End the use of snapshots by `chunk`, whose step is complete."""
+        if self.snapshots is None:
+            return
+        if chunk.state.restore is not None:
+            self.snapshots.release(chunk.state.restore)
+        if chunk.state.save is not None:
+            self.snapshots.drop(chunk.state.save)
 
     def free(self, sequence: Sequence) -> None:
         """Release all blocks of `sequence`, the last block first, so that the last blocks are
         reused first: a block can be found only through the blocks before it."""
         self._break_promises(sequence)
+        if self.snapshots is not None and sequence.snapshot is not None:
+            self.snapshots.release(sequence.snapshot)
+            sequence.snapshot = None
         # The next owner of these blocks writes to them, so pending restores must finish first.
         self.cpu_cache.await_restores(sequence.restored_by)
         sequence.restored_by = 0
@@ -179,12 +221,14 @@ class BlockCache:
         sequence.computed = 0
 
     def withdraw(self, sequence: Sequence) -> None:
-        """Remove the blocks of `sequence` from the prefix cache and the CPU KV cache, because their
-        content is wrong."""
+        """Remove the blocks and the recurrent states of `sequence` from the prefix cache and the
+        CPU KV cache, because their content is wrong."""
         for block in sequence.blocks:
             self.index.withdraw(block)
         for key in sequence.keys[1:]:
             self.cpu_cache.forget(key)
+            if self.snapshots is not None:
+                self.snapshots.forget(key)
 
     def has_arrived(self, sequence: Sequence) -> bool:
         """Return whether all blocks of `sequence` that come from the CPU KV cache have been
@@ -196,7 +240,43 @@ class BlockCache:
         key = self.index.evict(block)
         if key is not None:
             self.cpu_cache.save(key, block)
+            if self.snapshots is not None:
+                self.snapshots.evict(key)
         return block
+
+    def _awaits_snapshot(
+        self, snapshots: StateSnapshots, sequence: Sequence, num_found: int, least: int
+    ) -> bool:
+        """Return whether a running sequence will save a snapshot after at least the first `least`
+        blocks of a waiting `sequence`. If so, `sequence` waits for it. The longest prefix that a
+        running sequence is still to compute gets a snapshot if none is promised after it."""
+        keys, count = sequence.keys[: self._most_found(sequence) + 1], num_found
+        for key in keys[num_found + 1 :]:
+            if key not in self._promised and self.index.find(key) is None:
+                break
+            count += 1
+        position = count * self.block_size
+        other = self._promised.get(keys[count])
+        if other is not None and count >= least and other.branch <= other.computed < position:
+            other.branch = position
+            snapshots.promise(keys[count], other)
+        promised, sequence.awaits = snapshots.promised(keys, least - 1)
+        sequence.awaits_blocks = promised
+        return sequence.awaits is not None
+
+    def _admit_state(self, snapshots: StateSnapshots, sequence: Sequence, num_found: int) -> None:
+        """Start an admitted `sequence` with the snapshot after its first `num_found` blocks. Note
+        where it leaves the published blocks, and promise the snapshots that it will save."""
+        sequence.saved = num_found * self.block_size
+        sequence.snapshot = snapshots.acquire(sequence.keys[num_found]) if num_found else None
+        last = (len(sequence.tokens) - 1) // self.block_size
+        self._hash(sequence, last)
+        count = num_found
+        while count < last and self.index.find(sequence.keys[count + 1]) is not None:
+            count += 1
+        sequence.branch = count * self.block_size if count > num_found else 0
+        for saved in {count, last} - {num_found}:
+            snapshots.promise(sequence.keys[saved], sequence)
 
     def _find_saved(self, sequence: Sequence, num_found: int) -> list[int]:
         """Return the CPU blocks that continue the first `num_found` blocks of a sequence. Call
@@ -229,6 +309,8 @@ class BlockCache:
         for key in sequence.keys[sequence.published + 1 :]:
             if self._promised.get(key) is sequence:
                 del self._promised[key]
+            if self.snapshots is not None:
+                self.snapshots.end_promise(key, sequence)
 
 
 def media_key(spans: Iterable[MediaSpan], first: int, count: int) -> bytes:

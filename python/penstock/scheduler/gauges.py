@@ -14,6 +14,11 @@ class SchedulerGauges(msgspec.Struct):
     `prefix_cache_hits`: lookups that found at least one block.
     `prefix_cache_evictions`: published blocks that were overwritten.
     `host_cache_saves`, `host_cache_restores`: blocks copied to and from the CPU KV cache.
+    `state_snapshots_used`, `state_snapshots_total`: slots for snapshots of recurrent states; 0
+    without recurrent layers.
+    `state_snapshot_saves`, `state_snapshot_restores`: snapshots saved, and prefixes that started
+    from one.
+    `state_snapshot_evictions`: snapshots lost to other sequences or with their KV block.
     """
 
     sequences_running: int
@@ -38,3 +43,8 @@ class SchedulerGauges(msgspec.Struct):
     host_cache_blocks_total: int
     host_cache_saves: int
     host_cache_restores: int
+    state_snapshots_used: int
+    state_snapshots_total: int
+    state_snapshot_saves: int
+    state_snapshot_restores: int
+    state_snapshot_evictions: int

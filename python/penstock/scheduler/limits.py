@@ -49,6 +49,17 @@ def checked_limit(
     return known_limit
 
 
+def check_scores(new: NewSequence) -> None:
+    """Check a new sequence of a model with recurrent layers. Raises InvalidRequest for the
+    log-probabilities of a prompt with a `whole` media span: they may take several passes over the
+    span, but a recurrent state cannot go back."""
+    if new.prompt_logprobs is not None and any(span.whole for span in new.media):
+        raise InvalidRequest(
+            "prompt_logprobs is set for a prompt with an image; this model computes the "
+            "log-probabilities of text prompts only"
+        )
+
+
 class QueueBound:
     """Accepts a sequence while fewer than `max_queue` sequences wait beyond the free rows. Further
     sequences of a `group` are always accepted while a sequence of the group is unfinished.

@@ -44,6 +44,7 @@ class OutputProcessor:
             return self._fail(sequence, progress)
         if self._keeps_cache:
             self._cache.publish(sequence)
+            self._cache.publish_state(sequence, chunk)
         if scored:
             sequence.next_score += len(scored)
             if sequence.unscored:  # a whole media span has more tokens than a step has scores

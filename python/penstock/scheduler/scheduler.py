@@ -13,11 +13,12 @@ from penstock.scheduler.block_cache import BlockCache
 from penstock.scheduler.cpu_kv_cache import CpuKvCacheIndex
 from penstock.scheduler.gauges import SchedulerGauges
 from penstock.scheduler.guide import Guide
-from penstock.scheduler.limits import QueueBound, checked_limit, step_token_limit
+from penstock.scheduler.limits import QueueBound, check_scores, checked_limit, step_token_limit
 from penstock.scheduler.output_processor import OutputProcessor
 from penstock.scheduler.planning_ahead import must_wait_for_commit
 from penstock.scheduler.queues import SequenceQueues
 from penstock.scheduler.sequence import FinishReason, NewSequence, Progress, Sequence
+from penstock.scheduler.state_snapshots import StateSnapshots
 from penstock.scheduler.step_builder import StepBuilder
 from penstock.scheduler.step_planner import StepPlanner
 from penstock.scheduler.types import NO_ADAPTER, StepPlan, StepResult
@@ -40,6 +41,8 @@ class Scheduler:
     `speculation`: use n-gram speculative decoding.
     `cpu_cache`: the index of the CPU KV cache, None without one.
     `secret`: the key of the prefix hash; None generates one.
+    `state_snapshots`: number of snapshots of recurrent states, without which a model with recurrent
+    layers finds no cached prefix; None if the model has no recurrent layers.
     """
 
     def __init__(
@@ -56,17 +59,25 @@ class Scheduler:
         speculation: bool = False,
         cpu_cache: CpuKvCacheIndex | None = None,
         secret: bytes | None = None,
+        state_snapshots: int | None = None,
     ) -> None:
         assert min(num_blocks, block_size, max_model_len, max_num_seqs, max_num_batched_tokens) > 0
         self._keeps_cache = not no_kv_cache
         self._speculates = speculation and not no_kv_cache
+        assert state_snapshots is None or cpu_cache is None or not cpu_cache.num_blocks
+        caches_prefixes = prefix_caching and not no_kv_cache and state_snapshots != 0
+        self._snapshots = (
+            StateSnapshots(state_snapshots) if state_snapshots and caches_prefixes else None
+        )
         self._cache = BlockCache(
             num_blocks,
             block_size,
-            prefix_caching=prefix_caching and not no_kv_cache,
+            prefix_caching=caches_prefixes,
             secret=secret,
             cpu_cache=cpu_cache,
+            snapshots=self._snapshots,
         )
+        self._is_recurrent = state_snapshots is not None
         self._queues = SequenceQueues(self._cache, max_num_seqs)
         self._step_tokens = step_token_limit(
             max_num_batched_tokens, max_model_len, no_kv_cache=no_kv_cache
@@ -107,14 +118,17 @@ class Scheduler:
         unused.
         The request waits for `make_ready`, and other requests pass it.
 
-        Raises InvalidRequest for an empty prompt, max_tokens < 0, or a `whole` media span longer
-        than a step, ContextLengthExceeded for a sequence that could never fit, Overloaded if the
+        Raises InvalidRequest for an empty prompt, max_tokens < 0, a `whole` media span longer than
+        a step, or prompt log-probabilities of one in a model with recurrent layers,
+        ContextLengthExceeded for a sequence that could never fit, Overloaded if the
         queue is full.
         """
         assert new.id not in self._sequences, f"request {new.id} is already here"
         known_limit = checked_limit(
             new, self._max_model_len, self._cache.capacity_tokens, self._step_tokens
         )
+        if self._is_recurrent:
+            check_scores(new)
         queued = len(self._queues.waiting) + len(self._unready)
         self._bound.check(new.group, queued, len(self._queues.free_rows))
         sequence = Sequence.of(new, known_limit)
@@ -239,6 +253,8 @@ class Scheduler:
             if not sequence.aborted:
                 self._queues.free(sequence)
                 freed = True
+        for chunk in builder.chunks:
+            self._cache.finish_state(chunk)
         assert not sampled, "tokens sampled for rows that the plan does not have"
         if freed:
             self._queues.drop_freed()
@@ -247,6 +263,7 @@ class Scheduler:
     def gauges(self) -> SchedulerGauges:
         """Return a snapshot of gauges and counters."""
         cache, queues, output = self._cache, self._queues, self._output_processor
+        snapshots = self._snapshots
         return SchedulerGauges(
             sequences_running=len(queues.running),
             sequences_waiting=len(queues.waiting) + len(self._unready),
@@ -270,6 +287,11 @@ class Scheduler:
             host_cache_blocks_total=cache.cpu_cache.num_blocks,
             host_cache_saves=cache.cpu_cache.saved,
             host_cache_restores=cache.cpu_cache.restored,
+            state_snapshots_used=snapshots.num_used if snapshots else 0,
+            state_snapshots_total=snapshots.num_slots if snapshots else 0,
+            state_snapshot_saves=snapshots.saves if snapshots else 0,
+            state_snapshot_restores=snapshots.restores if snapshots else 0,
+            state_snapshot_evictions=snapshots.evictions if snapshots else 0,
         )
 
     def _start(self, builder: StepBuilder) -> StepPlan:

@@ -99,6 +99,11 @@ class Sequence:
     `awaits`: the sequence that computes the next block of its missing prefix.
     `awaits_blocks`: its prefix is not looked up again until `awaits` has published this many
     blocks.
+    `snapshot`: the slot of the recurrent state with which its next chunk starts; None for the state
+    of its row.
+    `branch`: the position where another sequence is known to leave its prompt, so that a snapshot
+    is worth saving there; 0 for none.
+    `saved`: the last position at which it has saved or restored a snapshot since it got its row.
     `media`: the spans of its media, by ascending `start`.
     `media_runs`, `rope_positions`: see `Admit`.
     """
@@ -125,6 +130,9 @@ class Sequence:
     credit: int = 0
     awaits: Sequence | None = None
     awaits_blocks: int = 0
+    snapshot: int | None = None
+    branch: int = 0
+    saved: int = 0
     prompt_tokens: int = field(init=False)
     next_score: int = field(init=False)
     row: int = -1

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from penstock.scheduler.ngram_speculation import MAX_INDEXED_PER_STEP
 from penstock.scheduler.sequence import Sequence
-from penstock.scheduler.types import Admit, AppendBlocks, AppendTokens, Chunk
+from penstock.scheduler.state_saves import StateSaves
+from penstock.scheduler.types import NO_SNAPSHOTS, Admit, AppendBlocks, AppendTokens, Chunk
 
 
 @dataclass(slots=True)
@@ -21,10 +22,12 @@ class StepBuilder:
     `score_room`: rows of logits left for prompt log-probabilities.
     `index_room`: tokens that n-gram speculation may still index.
     `awaits`: the step whose restores must be complete before this step starts.
+    `saves`: plans the snapshots of recurrent states; None without snapshots.
     """
 
     budget: int
     prefill_budget: int
+    saves: StateSaves | None = None
     step: int = 0
     whole_budget: int = 0
     chunks: list[Chunk] = field(default_factory=list)
@@ -66,6 +69,7 @@ class StepBuilder:
                 draft_tokens=draft_tokens,
                 score_from=first if scores else 0,
                 num_scores=scores,
+                state=NO_SNAPSHOTS if self.saves is None else self.saves.use(sequence, length),
             )
         )
         self.score_room -= scores
@@ -85,6 +89,8 @@ class StepBuilder:
         length = 0 if sequence.is_finishing else min(sequence.missing, most, self.prefill_budget)
         if sequence.unscored > self.score_room:
             length = min(length, sequence.next_score + self.score_room - sequence.computed)
+        if length > 0 and self.saves is not None:
+            length = self.saves.limit(sequence, length)
         if length > 0 and (length := sequence.divisible(length)) <= self.budget:
             self._add_prefill_chunk(sequence, length)
 

@@ -17,6 +17,7 @@ from penstock.scheduler.prefill import PrefillShares, due
 from penstock.scheduler.prefill_budget import PrefillBudget
 from penstock.scheduler.queues import MAX_PASSED, SequenceQueues
 from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.state_saves import StateSaves
 from penstock.scheduler.step_builder import StepBuilder
 
 
@@ -31,6 +32,8 @@ class StepPlanner:
         self, queues: SequenceQueues, budget: int, *, keeps_cache: bool, speculates: bool
     ) -> None:
         self._queues = queues
+        snapshots = queues.cache.snapshots
+        self._saves = None if snapshots is None else StateSaves(queues.cache, snapshots)
         self._budget = budget
         self._keeps_cache = keeps_cache
         self._speculates = speculates
@@ -41,7 +44,7 @@ class StepPlanner:
     def build(self) -> StepBuilder | None:
         """Return the next step. If there is nothing to compute, return None and change nothing."""
         queues = self._queues
-        builder = StepBuilder(self._budget, self._budget)
+        builder = StepBuilder(self._budget, self._budget, self._saves)
         if self._keeps_cache:
             _, reserved = self._next_whole_span()
             builder.budget -= reserved

@@ -6,19 +6,21 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.cpu.kv_cache import AHEAD_BYTES, LARGE_PAGE_BYTES, KvCache
-from penstock.runtime.memory import CacheShape
 
-SHAPE = CacheShape(blocks=5, block_size=16, layers=3, kv_heads=2, head_dim=8, item_bytes=2)
+SHAPE = CacheShape.uniform(blocks=5, block_size=16, layers=3, kv_heads=2, head_dim=8, item_bytes=2)
 # A block is half a large page of keys and as much of values.
-LARGE = CacheShape(blocks=400, block_size=64, layers=4, kv_heads=16, head_dim=128, item_bytes=2)
+LARGE = CacheShape.uniform(
+    blocks=400, block_size=64, layers=4, kv_heads=16, head_dim=128, item_bytes=2
+)
 PAGES_AHEAD = AHEAD_BYTES // LARGE_PAGE_BYTES
 
 
 def test_each_layer_has_separate_zeroed_keys_and_values() -> None:
     caches = KvCache(SHAPE).caches
     arrays = [array for cache in caches for array in (cache.keys, cache.values)]
-    assert len(caches) == SHAPE.layers
+    assert len(caches) == len(SHAPE.layers)
     for index, array in enumerate(arrays):
         assert array.dtype == np.float16
         assert not array.any()  # not touched by the writes so far
@@ -29,8 +31,8 @@ def test_each_layer_has_separate_zeroed_keys_and_values() -> None:
 
 def test_shapes_match_the_plan_and_its_formula_counts_all_bytes() -> None:
     caches = KvCache(SHAPE).caches
-    assert {cache.keys.shape for cache in caches} == {SHAPE.keys_shape}
-    assert {cache.values.shape for cache in caches} == {SHAPE.values_shape}
+    assert {cache.keys.shape for cache in caches} == {SHAPE.keys_shape(SHAPE.one_size)}
+    assert {cache.values.shape for cache in caches} == {SHAPE.values_shape(SHAPE.one_size)}
     assert sum(c.keys.nbytes + c.values.nbytes for c in caches) == SHAPE.size_bytes
 
 

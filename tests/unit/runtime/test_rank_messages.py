@@ -13,9 +13,10 @@ import pytest
 from penstock.adapters.adapter import Adapter, Factors
 from penstock.config import StepSizes
 from penstock.dialog import Sampling
+from penstock.models.decoder.mixer import CacheSize
+from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.gpu.cuda_graphs import StepForm
 from penstock.runtime.gpu.memory import DeviceMemoryPlan
-from penstock.runtime.memory import CacheShape
 from penstock.runtime.ranks.messages import (
     Channel,
     Collect,
@@ -51,7 +52,9 @@ PLAN = StepPlan(
     awaits=6,
 )
 MEMORY = DeviceMemoryPlan(
-    *(1, CacheShape(1, 2, 3, 4, 5, 6), 1, 2, 3, 4, 5, 6, StepSizes(7, 8)), cpu_blocks=3, devices=2
+    *(1, CacheShape(1, 2, (CacheSize(3, 4, 5), None), 6), 1, 2, 3, 4, 5, 6, StepSizes(7, 8)),
+    cpu_blocks=3,
+    devices=2,
 )
 
 

@@ -12,6 +12,8 @@ from functools import partial
 from hashlib import blake2b
 from itertools import pairwise
 
+from fake_states import FakeStates
+
 from penstock.dialog import Sampling
 from penstock.scheduler import (
     MAX_DRAFT_TOKENS,
@@ -151,7 +153,9 @@ class FakeRuntime:
         *,
         forgets: bool = False,
         vocab: int = VOCAB,
+        states: FakeStates | None = None,
     ) -> None:
+        self.states = states
         self.cache: list[list[bytes | None]] = [[None] * block_size for _ in range(num_blocks)]
         self.block_size = block_size
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -193,6 +197,8 @@ class FakeRuntime:
 
     def execute(self, plan: StepPlan) -> StepResult:
         self._launch_copies(plan)
+        if self.states is not None:
+            self.states.begin(plan)
         for row in plan.releases:
             del self.rows[row]
         for admit in plan.admissions:
@@ -245,6 +251,8 @@ class FakeRuntime:
         """Compute a chunk, which reads the cache as it was before the step."""
         row = self.rows[chunk.row]
         tokens = [*row.tokens[: chunk.start + chunk.length], *chunk.draft_tokens]
+        if self.states is not None:
+            self.states.compute(chunk, tokens)
         after = []
         assert chunk.length > 0
         end = chunk.start + chunk.length
@@ -283,6 +291,8 @@ class Harness:
     vocab: int = VOCAB
     cpu_blocks: int = 0
     max_saves_per_step: int = 100
+    state_snapshots: int | None = None
+    state_tile: int = 0
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(
@@ -297,6 +307,7 @@ class Harness:
             speculation=self.speculation,
             cpu_cache=CpuKvCacheIndex(self.cpu_blocks, self.max_saves_per_step),
             secret=b"test",
+            state_snapshots=self.state_snapshots,
         )
         budget = max(self.max_num_batched_tokens, self.max_model_len if self.no_kv_cache else 0)
         self.runtime = FakeRuntime(
@@ -306,11 +317,18 @@ class Harness:
             self.max_num_seqs + MAX_DRAFT_TOKENS,
             forgets=self.no_kv_cache,
             vocab=self.vocab,
+            states=self._states(),
         )
         self.answers: dict[str, list[int]] = {}
         self.finishes: dict[str, str] = {}
         self.cached: dict[str, int] = {}
         self.scores: dict[str, list[tuple[int, float]]] = {}
+
+    def _states(self) -> FakeStates | None:
+        if self.state_snapshots is None:
+            return None
+        tile = self.state_tile or self.block_size
+        return FakeStates(self.state_snapshots, tile, MAX_DRAFT_TOKENS if self.speculation else 0)
 
     def submit(
         self,

@@ -50,6 +50,8 @@ ENGINE_GAUGES: Final = {
     "kv_cache_blocks_total": "kv_cache_blocks_total",
     "host_cache_blocks_used": "host_cache_blocks_used",
     "host_cache_blocks_total": "host_cache_blocks_total",
+    "state_snapshots_used": "state_snapshots_used",
+    "state_snapshots_total": "state_snapshots_total",
     "encoder_cache_bytes": "encoder_cache_bytes",
 }
 ENGINE_COUNTERS: Final = {
@@ -74,6 +76,9 @@ ENGINE_COUNTERS: Final = {
     "speculation_confirmed_tokens": "accepted_tokens",
     "host_cache_saves": "host_cache_saves",
     "host_cache_restores": "host_cache_restores",
+    "state_snapshot_saves": "state_snapshot_saves",
+    "state_snapshot_restores": "state_snapshot_restores",
+    "state_snapshot_evictions": "state_snapshot_evictions",
     "encoder_cache_hits": "encoder_cache_hits",
     "encoder_cache_misses": "encoder_cache_misses",
     "media_items_encoded": "media_items_encoded",

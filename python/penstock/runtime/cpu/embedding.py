@@ -25,6 +25,7 @@ from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.loader.model_loader import LoadedEmbedder
 from penstock.models.media.prepared import MediaKind
 from penstock.runtime.adapters import RuntimeAdapters, SlotAdapters, slot_adapters
+from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.cpu.embedding_inputs import (
     PooledToken,
     SequenceMedia,
@@ -40,7 +41,6 @@ from penstock.runtime.media import RuntimeMedia, TowerMedia, tower_media
 from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.memory import (
-    CacheShape,
     MemoryPlan,
     lora_buffer_bytes,
     lora_bytes,
@@ -281,7 +281,7 @@ def plan_embedding(
     sizes = settings.step_sizes(CPU_STEP_SIZES)
     step_tokens = max(sizes.max_num_batched_tokens, context)
     max_rows = embedding_rows(sizes, step_tokens)
-    cache = CacheShape(
+    cache = CacheShape.uniform(
         blocks=max_blocks(step_tokens, max_rows, settings.block_size),
         block_size=settings.block_size,
         layers=1,

@@ -28,6 +28,7 @@ from penstock.kernels.native.isa_trials import candidate_isas, isa_trials
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.loader.model_loader import LoadedEmbedder, LoadedModel
+from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.cpu.saved_isa_selections import (
     SCHEMA,
     IsaSelectionKey,
@@ -38,7 +39,6 @@ from penstock.runtime.cpu.saved_isa_selections import (
     processor_name,
     save_selection,
 )
-from penstock.runtime.memory import CacheShape
 
 log = logging.getLogger(__name__)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.ops_interface import LayerCache
-from penstock.runtime.memory import CacheShape
+from penstock.runtime.cache_shape import CacheShape
 
 LARGE_PAGE_BYTES: Final = 2 << 20
 # Memory to allocate beyond the memory in use: at least this much (2,800 tokens of SmolLM2-135M), or
@@ -22,7 +24,7 @@ _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
 
 class KvCache:
     """The zeroed keys and values of all layers. `caches`: one view per layer of the pool of keys
-    and the pool of values.
+    and the pool of values; None for a layer without a cache.
 
     The keys of a block are adjacent for all layers, so that the memory in use grows with the blocks
     in use. The pools ask for large pages, so that a long context touches few page table entries.
@@ -33,13 +35,13 @@ class KvCache:
 
     def __init__(self, shape: CacheShape) -> None:
         dtype = np.float32 if shape.item_bytes == 4 else np.float16
-        self._pools = [
-            _Pool(shape, layer_shape, dtype)
-            for layer_shape in (shape.keys_shape, shape.values_shape)
-        ]
-        keys, values = (pool.array for pool in self._pools)
-        self.caches: list[LayerCache[Any]] = [
-            LayerCache(keys[:, layer], values[:, layer]) for layer in range(shape.layers)
+        sizes = [size for size in shape.layers if size is not None]
+        keys = _Pool([shape.keys_shape(size) for size in sizes], shape.blocks, dtype)
+        values = _Pool([shape.values_shape(size) for size in sizes], shape.blocks, dtype)
+        self._pools = [keys, values]
+        pairs = zip(keys.arrays, values.arrays, strict=True)
+        self.caches: list[LayerCache[Any] | None] = [
+            None if size is None else LayerCache(*next(pairs)) for size in shape.layers
         ]
 
     def prepare(self, used_blocks: int) -> bool:
@@ -50,15 +52,15 @@ class KvCache:
 
 
 class _Pool:
-    """The keys or the values of all layers. `array`: [B, L, *layer_shape[1:]], aligned to a large
-    page."""
+    """The keys or the values of all layers. `arrays`: one view per layer, with these `shapes`,
+    which start with the number of `blocks`. The first is aligned to a large page."""
 
     def __init__(
-        self, shape: CacheShape, layer_shape: tuple[int, ...], dtype: type[np.generic]
+        self, shapes: Sequence[tuple[int, ...]], blocks: int, dtype: type[np.generic]
     ) -> None:
-        blocks, *rest = layer_shape
-        self._size_bytes = math.prod(layer_shape) * shape.layers * shape.item_bytes
-        self._block_bytes = self._size_bytes // blocks
+        widths = [math.prod(shape[1:]) for shape in shapes]
+        self._block_bytes = sum(widths) * np.dtype(dtype).itemsize
+        self._size_bytes = blocks * self._block_bytes
         # Private: shared memory gets large pages only on machines set up for it.
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         memory = mmap.mmap(-1, self._size_bytes + LARGE_PAGE_BYTES, flags=private)
@@ -66,8 +68,13 @@ class _Pool:
             memory.madvise(mmap.MADV_HUGEPAGE)
         whole = np.frombuffer(memory, np.uint8)
         start = -whole.ctypes.data % LARGE_PAGE_BYTES
-        data = whole[start : start + self._size_bytes]
-        self.array: npt.NDArray[Any] = data.view(dtype).reshape(blocks, shape.layers, *rest)
+        self._address = whole.ctypes.data + start
+        pool = whole[start : start + self._size_bytes].view(dtype).reshape(blocks, sum(widths))
+        ends = list(accumulate(widths))
+        self.arrays: list[npt.NDArray[Any]] = [
+            pool[:, end - width : end].reshape(shape)
+            for shape, width, end in zip(shapes, widths, ends, strict=True)
+        ]
         self._ready_bytes = 0
 
     def prepare(self, used_blocks: int, least_bytes: int) -> bool:
@@ -78,7 +85,7 @@ class _Pool:
             return False
         self._ready_bytes = begin + LARGE_PAGE_BYTES
         length = min(LARGE_PAGE_BYTES, self._size_bytes - begin)
-        if _populate(self.array.ctypes.data + begin, length):
+        if _populate(self._address + begin, length):
             return True
         self._ready_bytes = self._size_bytes  # do not try again
         return False

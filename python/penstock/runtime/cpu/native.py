@@ -20,6 +20,7 @@ from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cpu.kv_cache import KvCache
 from penstock.runtime.cpu.media_plans import MediaPlans, rows_of
+from penstock.runtime.cpu.state_cache import StateCache
 from penstock.runtime.media import tower_media
 from penstock.runtime.memory import MemoryPlan
 from penstock.scheduler import MAX_DRAFT_TOKENS
@@ -44,11 +45,14 @@ class NativeBackend:
     ) -> None:
         """Pack the weights and record the plans. `isas`: None for the widest ISA of the CPU."""
         check_block_size(settings.block_size)
-        check_head_dim(model.model_id, model.spec.head_dim)
+        for size in {size for size in model.spec.caches if size is not None}:
+            check_head_dim(model.model_id, size.key_dim)
+            check_head_dim(model.model_id, size.value_dim)
         pool = Pool(settings.threads or available_cores())
         self._ops = NativeOps.eager(pool, isas)
         self._pool = KvCache(memory.cache)
         self.caches = self._pool.caches
+        self.states = StateCache(model.spec.states, memory.states).states
         try:
             self._decoder: Decoder[Any] = Decoder(
                 model.spec, model.weights, self._ops, memory.max_model_len, progress
@@ -91,7 +95,7 @@ class NativeBackend:
         """Compute the result of `logits` kernel by kernel instead of replaying a plan, to debug the
         plan."""
         slots = None if self.adapters is None else self.adapters.slots
-        logits: Floats = self._decoder.forward(self._ops, inputs, self.caches, slots)
+        logits: Floats = self._decoder.forward(self._ops, inputs, self.caches, slots, self.states)
         return logits
 
     def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
@@ -110,7 +114,7 @@ class NativeBackend:
         """Release the plans, which hold the weights and the KV cache."""
         del self._plan, self._adapter_plan, self._media_plans
         del self._decoder, self.adapters, self.media, self._pool
-        self.caches = []
+        self.caches, self.states = [], []
 
     def _record(
         self, slots: AdapterSlots | None, media: MediaRows[Ints] | None = None
@@ -121,7 +125,7 @@ class NativeBackend:
         max_samples = min(max_rows + MAX_DRAFT_TOKENS, memory.step_tokens)
         sizes = (memory.step_tokens, max_rows, max_samples, max_blocks)
         recorder = self._ops.recorder(*sizes, adapters=slots is not None, media=media)
-        logits = self._decoder.forward(recorder, recorder.inputs, self.caches, slots)
+        logits = self._decoder.forward(recorder, recorder.inputs, self.caches, slots, self.states)
         return recorder, logits
 
 

@@ -13,12 +13,14 @@ import torch
 from penstock.config import EngineSettings
 from penstock.kernels.numpy_bridge import as_tensors
 from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.recurrent_state import LayerState
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.models.decoder.decoder import Decoder, Progress
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
+from penstock.runtime.cpu.state_cache import StateCache
 from penstock.runtime.media import tower_media
 from penstock.runtime.memory import MemoryPlan
 
@@ -43,11 +45,16 @@ class ReferenceBackend:
         shape = memory.cache
         dtype = torch.float32 if shape.item_bytes == 4 else torch.float16
         self.caches = [
-            LayerCache(
-                torch.zeros(shape.keys_shape, dtype=dtype),
-                torch.zeros(shape.values_shape, dtype=dtype),
+            None
+            if size is None
+            else LayerCache(
+                torch.zeros(shape.keys_shape(size), dtype=dtype),
+                torch.zeros(shape.values_shape(size), dtype=dtype),
             )
-            for _ in range(shape.layers)
+            for size in shape.layers
+        ]
+        self.states: list[LayerState[torch.Tensor] | None] = [
+            as_tensors(state) for state in StateCache(model.spec.states, memory.states).states
         ]
         self.buffer_bytes = memory.buffer_bytes
 
@@ -60,7 +67,7 @@ class ReferenceBackend:
         tensors: StepInputs[torch.Tensor] = as_tensors(inputs)
         with torch.inference_mode():
             slots = None if self.adapters is None else self.adapters.slots
-            result = self._decoder.forward(self._ops, tensors, self.caches, slots)
+            result = self._decoder.forward(self._ops, tensors, self.caches, slots, self.states)
         logits: Floats = result.numpy()
         return logits
 
@@ -80,7 +87,7 @@ class ReferenceBackend:
         return False
 
     def close(self) -> None:
-        self.caches = []
+        self.caches, self.states = [], []
 
 
 def _as_rows(tensor: torch.Tensor) -> Floats:

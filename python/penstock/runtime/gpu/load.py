@@ -206,11 +206,13 @@ def build_runtime(
     def on_stage(stage: str) -> None:
         observe(stage, memory)
 
-    shape = memory.cache
+    shape, size = memory.cache, memory.cache.one_size
     device_model = DeviceModel(
         model,
         ops,
-        CacheExtents(shape.layers, shape.blocks, shape.kv_heads, shape.block_size, shape.head_dim),
+        CacheExtents(
+            len(shape.layers), shape.blocks, size.kv_heads, shape.block_size, size.key_dim
+        ),
         cache_dtype(settings, ops.dtype),
         max_rows=sizes_up_to(memory.sizes.max_num_seqs)[-1],
         max_model_len=memory.max_model_len,

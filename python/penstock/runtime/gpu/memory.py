@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from penstock.base.errors import ModelError
 from penstock.config import GPU_STEP_SIZES, EngineSettings, StepSizes
 from penstock.models.decoder.spec import DecoderSpec
+from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.gpu.memory_terms import (
     graph_bytes,
     rope_bytes,
@@ -19,7 +20,7 @@ from penstock.runtime.gpu.memory_terms import (
     slot_bytes,
     work_bytes,
 )
-from penstock.runtime.memory import MIB, CacheShape, lora_bytes, ngram_index_bytes
+from penstock.runtime.memory import MIB, lora_bytes, ngram_index_bytes
 from penstock.scheduler import step_token_limit
 
 SHARE = 0.92
@@ -116,10 +117,6 @@ class DeviceMemoryPlan:
     def formula(self) -> str:
         """Return the memory formula in one line, with every term in MiB."""
         cache = self.cache
-        shape = (
-            f"{cache.blocks} blocks x {cache.block_size} tokens x {cache.layers} layers x 2 x "
-            f"{cache.kv_heads} heads x {cache.head_dim} x {cache.item_bytes} bytes"
-        )
         adapters = aside = host = ""
         where = "of the device"
         if self.devices > 1:
@@ -134,7 +131,7 @@ class DeviceMemoryPlan:
             adapters = f"{_mib(self.adapter_bytes)} adapters + {_mib(self.slot_bytes)} slots + "
         return (
             f"{_mib(self.weight_bytes)} weights + {adapters}"
-            f"{_mib(cache.size_bytes)} cache ({shape}) + "
+            f"{_mib(cache.size_bytes)} cache ({cache.describe()}) + "
             f"{_mib(self.work_bytes)} work ({self.step_tokens} tokens a step) + "
             f"{_mib(self.graph_bytes)} graphs + "
             f"{_mib(self.row_bytes)} rows ({self.sizes.max_num_seqs} sequences) + "
@@ -183,9 +180,7 @@ def _plan_steps(
     one_block = CacheShape(
         blocks=1,
         block_size=settings.block_size,
-        layers=len(spec.layers),
-        kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
+        layers=spec.caches,
         item_bytes=cache_item_bytes(settings),
     )
     cpu_blocks, max_saves_per_step = _cpu_blocks(settings, one_block.size_bytes)

@@ -25,12 +25,12 @@ from penstock.models.whisper.decoder import CrossAttention, WhisperDecoder
 from penstock.models.whisper.loader import LoadedWhisper
 from penstock.models.whisper.tower import WhisperTower, WhisperTowerSpec
 from penstock.runtime.backend import Floats, Ints
+from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.gpu.load import cache_dtype, open_device
 from penstock.runtime.gpu.media import all_finite, kept_rows, launching
 from penstock.runtime.gpu.memory import FIXED_BYTES, SHARE
 from penstock.runtime.gpu.sampler import CpuSampler
 from penstock.runtime.media import TowerMedia
-from penstock.runtime.memory import CacheShape
 from penstock.runtime.transcription import (
     TranscriptionRuntime,
     TranscriptionSizes,
@@ -178,7 +178,6 @@ class TorchTranscription:
 
 
 def _allocate(shape: CacheShape, dtype: torch.dtype, device: str) -> list[LayerCache[torch.Tensor]]:
-    extents = CacheExtents(
-        shape.layers, shape.blocks, shape.kv_heads, shape.block_size, shape.head_dim
-    )
+    size, layers = shape.one_size, len(shape.layers)
+    extents = CacheExtents(layers, shape.blocks, size.kv_heads, shape.block_size, size.key_dim)
     return allocate_caches(extents, dtype, device)
