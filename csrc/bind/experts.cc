@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "bind/bindings.h"
 
@@ -29,11 +30,26 @@ cpu::ExpertLayer layer_of(const PackedWeights& packed, int64_t parts_each,
 }
 
 cpu::ExpertActivation activation_named(const std::string& name) {
-    if (name == "silu")
-        return cpu::ExpertActivation::silu;
-    if (name == "swiglu_oai")
-        return cpu::ExpertActivation::swiglu_oai;
-    throw std::invalid_argument("experts: activation: must be silu or swiglu_oai, got " + name);
+    using Activation = cpu::ExpertActivation;
+    constexpr std::pair<const char*, Activation> kNames[] = {
+        {"silu", Activation::silu},
+        {"gelu_tanh", Activation::gelu_tanh},
+        {"relu_squared", Activation::relu_squared},
+        {"swiglu_oai", Activation::swiglu_oai}};
+    for (const auto& [known, activation] : kNames) {
+        if (name == known)
+            return activation;
+    }
+    throw std::invalid_argument("experts: activation: must be silu, gelu_tanh, relu_squared or "
+                                "swiglu_oai, got " +
+                                name);
+}
+
+bool scales_input(const std::string& scaled) {
+    if (scaled != "output" && scaled != "input")
+        throw std::invalid_argument("experts: shares_scale: must be output or input, got " +
+                                    scaled);
+    return scaled == "input";
 }
 
 int64_t row_bytes_of(const cpu::ExpertLayer& layer) {
@@ -43,18 +59,25 @@ int64_t row_bytes_of(const cpu::ExpertLayer& layer) {
 } // namespace
 
 PackedExperts::PackedExperts(std::shared_ptr<PackedWeights> gate_up,
-                             std::shared_ptr<PackedWeights> down, cpu::ExpertActivation activation)
+                             std::shared_ptr<PackedWeights> down, cpu::ExpertActivation activation,
+                             bool scales_input)
     : gate_up_(std::move(gate_up)), down_(std::move(down)) {
     packed_tiles_.activation = activation;
-    packed_tiles_.gate_up = layer_of(*gate_up_, 2, gate_up_parts_);
+    packed_tiles_.scales_input = scales_input;
     packed_tiles_.down = layer_of(*down_, 1, down_parts_);
     packed_tiles_.count = packed_tiles_.down.packed_tiles.num_parts;
-    const bool alike =
-        packed_tiles_.gate_up.packed_tiles.num_parts == 2 * packed_tiles_.count &&
-        packed_tiles_.gate_up.packed_tiles.rows == 2 * packed_tiles_.down.packed_tiles.depth &&
-        packed_tiles_.down.packed_tiles.rows == packed_tiles_.gate_up.packed_tiles.depth;
+    const bool gated = gate_up_->linear.packed_tiles()->num_parts > packed_tiles_.count;
+    const int64_t parts_each = gated ? 2 : 1;
+    packed_tiles_.gate_up = layer_of(*gate_up_, parts_each, gate_up_parts_);
+    const cpu::LinearWeights& first = packed_tiles_.gate_up.packed_tiles;
+    const cpu::LinearWeights& second = packed_tiles_.down.packed_tiles;
+    const bool alike = first.num_parts == parts_each * packed_tiles_.count &&
+                       first.rows == parts_each * second.depth && second.rows == first.depth;
     if (!alike || gate_up_->isa != down_->isa) {
         throw std::invalid_argument("experts: gate and up must be [F, W], and down [W, F]");
+    }
+    if (!gated && activation == cpu::ExpertActivation::swiglu_oai) {
+        throw std::invalid_argument("experts: activation: swiglu_oai needs gates");
     }
 }
 
@@ -73,12 +96,15 @@ size_t PackedExperts::size_bytes() const {
 void bind_experts(pybind11::module_& module) {
     namespace py = pybind11;
     py::class_<PackedExperts, std::shared_ptr<PackedExperts>>(module, "PackedExperts")
-        .def(py::init([](std::shared_ptr<PackedWeights> gate_up,
-                         std::shared_ptr<PackedWeights> down, const std::string& activation) {
-                 return std::make_shared<PackedExperts>(std::move(gate_up), std::move(down),
-                                                        activation_named(activation));
-             }),
-             py::arg("gate_up"), py::arg("down"), py::arg("activation") = "silu")
+        .def(
+            py::init([](std::shared_ptr<PackedWeights> gate_up, std::shared_ptr<PackedWeights> down,
+                        const std::string& activation, const std::string& shares_scale) {
+                return std::make_shared<PackedExperts>(std::move(gate_up), std::move(down),
+                                                       activation_named(activation),
+                                                       scales_input(shares_scale));
+            }),
+            py::arg("gate_up"), py::arg("down"), py::arg("activation") = "silu",
+            py::arg("shares_scale") = "output")
         .def_property_readonly("shape",
                                [](const PackedExperts& packed) {
                                    const cpu::ExpertWeights& packed_tiles = packed.packed_tiles();

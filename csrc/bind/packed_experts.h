@@ -11,10 +11,11 @@ namespace penstock::bind {
 
 class PackedExperts {
   public:
-    // `gate_up` has two parts per expert, gate and up; `down` has one. Each may have biases. Throws
-    // std::invalid_argument if the parts differ in shape.
+    // `gate_up` has two parts per expert, gate and up, or only up; `down` has one. Each may have
+    // biases. Throws std::invalid_argument if the parts differ in shape, or if the activation needs
+    // gates that are missing.
     PackedExperts(std::shared_ptr<PackedWeights> gate_up, std::shared_ptr<PackedWeights> down,
-                  cpu::ExpertActivation activation);
+                  cpu::ExpertActivation activation, bool scales_input);
 
     PackedExperts(const PackedExperts&) = delete;
     PackedExperts& operator=(const PackedExperts&) = delete;

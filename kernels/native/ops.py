@@ -29,7 +29,7 @@ from penstock.kernels.ops_interface import (
     MediaRows,
     StepInputs,
 )
-from penstock.kernels.routing import Routing
+from penstock.kernels.routing import SCORINGS, Routing
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.weights import Experts, Linear, Matrix
 
@@ -72,7 +72,7 @@ class BackendOps(Generic[Tensor]):
         gate_up = Linear(parts, weights.gate_up_bias)
         layers = (gate_up, Linear(weights.down, weights.down_bias))
         first, second = (self._pack(Linear(one.parts, _flat(one.bias))) for one in layers)
-        return _native.PackedExperts(first, second, weights.activation)
+        return _native.PackedExperts(first, second, weights.activation, weights.shares_scale)
 
     def pack_embedding(self, table: Matrix) -> Any:
         """Pack the table like an output head, for reading by rows."""
@@ -210,8 +210,14 @@ class BackendOps(Generic[Tensor]):
     ) -> tuple[Tensor, Tensor]:
         chosen = self._backend.empty(logits, routing.top_k, "int32")
         shares = self._backend.empty(logits, routing.top_k)
-        assert routing == Routing(routing.top_k, renormalize=routing.renormalize)
-        self._backend.call("route_experts", [logits, chosen, shares], [int(routing.renormalize)])
+        if expert_scale is not None and (bias is not None or routing.scoring == "sparsemixer"):
+            raise ValueError("expert_scale: is not supported with a bias or with sparsemixer")
+        kernel, extra = "route_experts", []
+        if bias is not None:
+            kernel, extra = "route_experts_by_bias", [bias]
+        elif expert_scale is not None:
+            kernel, extra = "route_scaled_experts", [expert_scale]
+        self._backend.call(kernel, [logits, chosen, shares, *extra], *routing_numbers(routing))
         return chosen, shares
 
     def experts(self, x: Tensor, chosen: Tensor, shares: Tensor, weights: Any) -> Tensor:
@@ -432,6 +438,18 @@ def plan_arguments(
 def _refuse_sinks(sinks: Any) -> None:
     if sinks is not None:
         raise ValueError("sinks: are not supported together with `visible`")
+
+
+def routing_numbers(routing: Routing) -> tuple[list[int], list[float]]:
+    """Return the integers and the reals of the routing kernels."""
+    integers = (
+        SCORINGS.index(routing.scoring),
+        int(routing.renormalize),
+        routing.groups,
+        routing.groups_per_token,
+        routing.best_of_group,
+    )
+    return [*integers], [routing.epsilon, routing.scale, routing.jitter]
 
 
 def _flat(bias: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32] | None:

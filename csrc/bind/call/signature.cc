@@ -57,8 +57,23 @@ std::string mask_refusal(const Symbols& symbols, int) {
     return {};
 }
 
-std::string top_k_refusal(const Symbols& symbols, int) {
-    return value(symbols, "top_k") > value(symbols, "E") ? "top_k: exceeds E" : "";
+std::string routing_refusal(const Symbols& symbols, int) {
+    const int64_t experts = value(symbols, "E"), top_k = value(symbols, "top_k");
+    const int64_t groups = value(symbols, "groups"), chosen = value(symbols, "groups_per_token");
+    if (top_k > experts) {
+        return "top_k: exceeds E";
+    }
+    if (groups < 1 || experts % groups != 0) {
+        return "groups: must divide E";
+    }
+    if (chosen < 1 || chosen > groups || chosen * (experts / groups) < top_k) {
+        return "groups_per_token: must be at most the groups, which must hold top_k experts";
+    }
+    const int64_t scoring = value(symbols, "scoring");
+    if (scoring < 0 || scoring > 2 || (scoring == 2 && top_k != 2)) {
+        return "scoring: must be 0, 1 or, with top_k 2, 2";
+    }
+    return {};
 }
 
 std::string count_refusal(const Symbols& symbols, int) {
@@ -184,10 +199,6 @@ std::vector<Row> weight_kernels() {
          "x float32 [T, C]; update y float32 [T, N]; order int32 [T]; starts int32 [R+1]; "
          "slots int32 [R]; write inner float32 [T, inner_columns]; integer linear; integer threads",
          ObjectKind::adapter_slots},
-        {"route_experts",
-         "logits float32 [T, E]; write chosen int32 [T, top_k] below E; "
-         "write shares float32 [T, top_k]; integer renormalize",
-         ObjectKind::none, top_k_refusal},
         {"experts",
          "x float32 [T, W]; chosen int32 [T, top_k] below E; shares float32 [T, top_k]; "
          "write out float32 [T, W]; write rows uint8 [T, top_k*row_bytes]; "
@@ -195,6 +206,21 @@ std::vector<Row> weight_kernels() {
          "write y float32 [T, top_k*W]; write lists int32 [T, 4*top_k]; write counts int32 [E+1]; "
          "integer threads",
          ObjectKind::packed_experts},
+    };
+}
+
+std::vector<Row> routing_kernels() {
+    const std::string tensors = "logits float32 [T, E]; write chosen int32 [T, top_k] below E; "
+                                "write shares float32 [T, top_k]";
+    const std::string rule = "; integer scoring; integer renormalize; integer groups; "
+                             "integer groups_per_token; integer best_of_group; real epsilon; "
+                             "real scale; real jitter";
+    return {
+        {"route_experts", tensors + rule, ObjectKind::none, routing_refusal},
+        {"route_experts_by_bias", tensors + "; bias float32 [E]" + rule, ObjectKind::none,
+         routing_refusal},
+        {"route_scaled_experts", tensors + "; expert_scale float32 [E]" + rule, ObjectKind::none,
+         routing_refusal},
     };
 }
 
@@ -256,8 +282,8 @@ std::vector<Row> sampler_kernels() {
 const std::vector<Signature>& signatures() {
     static const std::vector<Signature> all = [] {
         std::vector<Signature> found;
-        for (const auto& rows :
-             {row_kernels(), weight_kernels(), attention_kernels(), sampler_kernels()}) {
+        for (const auto& rows : {row_kernels(), weight_kernels(), routing_kernels(),
+                                 attention_kernels(), sampler_kernels()}) {
             for (const Row& row : rows) {
                 found.push_back(parsed(row.kernel, row.text, row.object, row.refusal));
             }

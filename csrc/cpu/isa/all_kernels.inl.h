@@ -16,6 +16,7 @@
 #include "cpu/ops/pooling.inl.h"
 #include "cpu/ops/rms_norm.inl.h"
 #include "cpu/ops/rope.inl.h"
+#include "cpu/ops/routing.inl.h"
 #include "cpu/sampling/adjust_logits.inl.h"
 #include "cpu/sampling/sampling.inl.h"
 #include "cpu/simd/simd.h"
@@ -27,7 +28,7 @@ constexpr KernelTable kTable{{kQuantizeKernels, kLinearAffineKernels, kLinearDen
                               kEmbeddingKernels, kNormKernels, kRopeKernels, kAttentionKernels,
                               kActivationKernels, kAdjustKernels, kSamplingKernels, kGatherKernels,
                               kLayerNormKernels, kPoolingKernels, kLoraKernels, kExpertKernels,
-                              kMediaKernels}};
+                              kMediaKernels, kRoutingKernels}};
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_ISA

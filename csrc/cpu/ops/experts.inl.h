@@ -1,7 +1,5 @@
-// Mixture of experts: routing and the experts' feed-forward layers. Included by the ISA files.
+// Mixture of experts: the experts' feed-forward layers. Included by the ISA files.
 //
-//   route_experts  tensors: logits [T, E] float32, chosen [T, C] int32, shares [T, C] float32
-//                  integer[0]: 1 to normalize shares over the chosen experts, 0 over all experts
 //   experts        tensors: x [T, W], chosen [T, C] in 0..E-1, shares [T, C], out [T, W]; scratch:
 //                  rows u8 [T, C * X], gate_up f32 [T, C * 2 F], inner u8 [T, C * Y], y f32
 //                  [T, C * W], lists i32 [T, 4 * C], counts i32 [E + 1]
@@ -26,86 +24,6 @@
 
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
-namespace routing {
-
-using Tasks = RowTasks<4096>;
-
-// Returns the numbers that a row reads: all logits once for each chosen expert.
-int64_t work_of_row(const Arguments& call) {
-    return call.tensor[0].shape[1] * call.tensor[1].shape[1];
-}
-
-int64_t tasks(const Arguments& call, int) {
-    return Tasks::count(call.tensor[0].shape[0], work_of_row(call));
-}
-
-// Maps floats to integers in the same order. NaNs are ordered too: above +inf, or below -inf if
-// their sign bit is set. -0 equals 0.
-PENSTOCK_INLINE int32_t order_of(float value) {
-    const float plain = value + 0.0f;
-    int32_t bits;
-    std::memcpy(&bits, &plain, sizeof bits);
-    return bits < 0 ? bits ^ 0x7fffffff : bits;
-}
-
-// Chooses experts in descending order of logits; of two equal logits, the expert with the lower
-// number comes first. Each round finds the largest logit after the one chosen last.
-PENSTOCK_INLINE void choose(const float* logits, int64_t count, int64_t per_token,
-                            int32_t* chosen) {
-    int64_t last = -1;
-    for (int64_t c = 0; c < per_token; ++c) {
-        int64_t best = -1;
-        for (int64_t e = 0; e < count; ++e) {
-            if (last >= 0) {
-                const int32_t own = order_of(logits[e]), before = order_of(logits[last]);
-                if (own > before || (own == before && e <= last))
-                    continue;
-            }
-            if (best < 0 || order_of(logits[e]) > order_of(logits[best]))
-                best = e;
-        }
-        chosen[c] = static_cast<int32_t>(best);
-        last = best;
-    }
-}
-
-PENSTOCK_INLINE float sum_of_exponentials(const float* logits, int64_t count, float highest) {
-    F32 sum = broadcast(0.0f);
-    for (int64_t i = 0; i < count; i += kLanes) {
-        const int n = lanes_from(i, count);
-        const F32 value = exp(load_lanes(logits + i, n) - broadcast(highest));
-        sum = sum + select(first(n), value, broadcast(0.0f));
-    }
-    return reduce_add(sum);
-}
-
-void run(const Arguments& call, int, int64_t task, Workspace&) {
-    const TensorView &logits = call.tensor[0], &chosen = call.tensor[1], &shares = call.tensor[2];
-    const int64_t per_token = chosen.shape[1], count = logits.shape[1];
-    Tasks::each(task, logits.shape[0], work_of_row(call), [&](int64_t row) {
-        const float* from = logits.row<float>(row);
-        int32_t* choice = chosen.row<int32_t>(row);
-        float* share = shares.row<float>(row);
-        choose(from, count, per_token, choice);
-        const float highest = from[choice[0]];
-        for (int64_t c = 0; c < per_token; ++c)
-            share[c] = from[choice[c]] - highest;
-        float sum = 0.0f;
-        for (int64_t c = 0; c < per_token; c += kLanes) {
-            const int n = lanes_from(c, per_token);
-            store_lanes(share + c, exp(load_lanes(share + c, n)), n);
-        }
-        for (int64_t c = 0; c < per_token; ++c)
-            sum += share[c];
-        if (call.integer[0] == 0)
-            sum = sum_of_exponentials(from, count, highest);
-        for (int64_t c = 0; c < per_token; ++c)
-            share[c] /= sum;
-    });
-}
-
-} // namespace routing
-
 namespace experts {
 
 enum Phase : int { sort, gather, open, activate, close, combine, num_phases };
@@ -121,6 +39,7 @@ struct Call {
     int64_t choices;
     int64_t width;
     int64_t ff;
+    int64_t opened; // columns of the first layer: 2 F, or F without gates
     int64_t row_bytes;
     int64_t inner_bytes;
     int32_t* place;
@@ -141,6 +60,7 @@ PENSTOCK_INLINE Call call_of(const Arguments& arguments) {
             choices,
             packed_tiles->gate_up.packed_tiles.depth,
             packed_tiles->down.packed_tiles.depth,
+            packed_tiles->gate_up.packed_tiles.rows,
             arguments.tensor[4].shape[1] / per_token,
             arguments.tensor[6].shape[1] / per_token,
             lists,
@@ -223,7 +143,26 @@ PENSTOCK_INLINE void write_row(const ExpertLayer& layer, const float* from, uint
     }
 }
 
+// Writes the row of each of the token's pairs: share * x. The scaled floats are kept in the pair's
+// row of `y` meanwhile.
+PENSTOCK_INLINE void gather_scaled(const Call& call, const Arguments& arguments, int64_t token) {
+    auto* rows = static_cast<uint8_t*>(arguments.tensor[4].data);
+    const float* x = arguments.tensor[0].row<float>(token);
+    const float* share = arguments.tensor[2].row<float>(token);
+    const int32_t* place = call.place + token * call.per_token;
+    for (int64_t c = 0; c < call.per_token; ++c) {
+        float* scaled = static_cast<float*>(arguments.tensor[7].data) + place[c] * call.width;
+        for (int64_t i = 0; i < call.width; i += kLanes) {
+            const int n = lanes_from(i, call.width);
+            store_lanes(scaled + i, load_lanes(x + i, n) * broadcast(share[c]), n);
+        }
+        write_row(call.packed_tiles->gate_up, scaled, rows + place[c] * call.row_bytes);
+    }
+}
+
 PENSTOCK_INLINE void gather_token(const Call& call, const Arguments& arguments, int64_t token) {
+    if (call.packed_tiles->scales_input)
+        return gather_scaled(call, arguments, token);
     auto* rows = static_cast<uint8_t*>(arguments.tensor[4].data);
     const int32_t* place = call.place + token * call.per_token;
     uint8_t* first = rows + place[0] * call.row_bytes;
@@ -233,8 +172,12 @@ PENSTOCK_INLINE void gather_token(const Call& call, const Arguments& arguments, 
     }
 }
 
-struct SiluMul {
-    PENSTOCK_INLINE F32 of(F32 gate, F32 up) { return activation::Silu::of(gate) * up; }
+// Computes max(x, 0)^2. NaN propagates: max returns the second operand if either is NaN.
+struct ReluSquared {
+    PENSTOCK_INLINE F32 of(F32 x) {
+        const F32 positive = max(broadcast(0.0f), x);
+        return positive * positive;
+    }
 };
 
 // Computes ExpertActivation::swiglu_oai. NaN propagates: min and max return the second operand if
@@ -248,35 +191,55 @@ struct SwigluOai {
     }
 };
 
+// Activates a row of the first layer's results, in place: gate, then up, or only up without gates.
 template <class Activation>
-PENSTOCK_INLINE void apply(float* gate, const float* up, int64_t ff) {
-    for (int64_t i = 0; i < ff; i += kLanes) {
-        const int n = lanes_from(i, ff);
-        store_lanes(gate + i, Activation::of(load_lanes(gate + i, n), load_lanes(up + i, n)), n);
+PENSTOCK_INLINE void apply(const Call& call, float* row) {
+    const float* up = row + call.ff;
+    const bool gated = call.opened > call.ff;
+    for (int64_t i = 0; i < call.ff; i += kLanes) {
+        const int n = lanes_from(i, call.ff);
+        F32 value = Activation::of(load_lanes(row + i, n));
+        if (gated)
+            value = value * load_lanes(up + i, n);
+        store_lanes(row + i, value, n);
     }
 }
 
-// Activates row `place` of gate_up, where the result replaces the gate, and writes it to row
-// `place` of `inner`.
+PENSTOCK_INLINE void apply_swiglu_oai(const Call& call, float* row) {
+    const float* up = row + call.ff;
+    for (int64_t i = 0; i < call.ff; i += kLanes) {
+        const int n = lanes_from(i, call.ff);
+        store_lanes(row + i, SwigluOai::of(load_lanes(row + i, n), load_lanes(up + i, n)), n);
+    }
+}
+
+// Activates row `place` of gate_up, where the result replaces its first F columns, and writes it to
+// row `place` of `inner`.
 PENSTOCK_INLINE void activate_row(const Call& call, const Arguments& arguments, int64_t place) {
-    float* gate = static_cast<float*>(arguments.tensor[5].data) + place * 2 * call.ff;
-    const float* up = gate + call.ff;
-    call.packed_tiles->activation == ExpertActivation::silu ? apply<SiluMul>(gate, up, call.ff)
-                                                            : apply<SwigluOai>(gate, up, call.ff);
+    float* row = static_cast<float*>(arguments.tensor[5].data) + place * call.opened;
+    switch (call.packed_tiles->activation) {
+    case ExpertActivation::silu: apply<activation::Silu>(call, row); break;
+    case ExpertActivation::gelu_tanh: apply<activation::GeluTanh>(call, row); break;
+    case ExpertActivation::relu_squared: apply<ReluSquared>(call, row); break;
+    case ExpertActivation::swiglu_oai: apply_swiglu_oai(call, row); break;
+    }
     auto* to = static_cast<uint8_t*>(arguments.tensor[6].data) + place * call.inner_bytes;
-    write_row(call.packed_tiles->down, gate, to);
+    write_row(call.packed_tiles->down, row, to);
 }
 
 PENSTOCK_INLINE void combine_token(const Call& call, const Arguments& arguments, int64_t token) {
     const auto* y = static_cast<const float*>(arguments.tensor[7].data);
     const float* share = arguments.tensor[2].row<float>(token);
+    const bool scaled = call.packed_tiles->scales_input;
     float* out = arguments.tensor[3].row<float>(token);
     const int32_t* place = call.place + token * call.per_token;
     for (int64_t i = 0; i < call.width; i += kLanes) {
         const int n = lanes_from(i, call.width);
         F32 sum = broadcast(0.0f);
-        for (int64_t c = 0; c < call.per_token; ++c)
-            sum = fma(broadcast(share[c]), load_lanes(y + place[c] * call.width + i, n), sum);
+        for (int64_t c = 0; c < call.per_token; ++c) {
+            const F32 factor = broadcast(scaled ? 1.0f : share[c]);
+            sum = fma(factor, load_lanes(y + place[c] * call.width + i, n), sum);
+        }
         store_lanes(out + i, sum, n);
     }
 }
@@ -372,7 +335,6 @@ size_t workspace_bytes(const Arguments& arguments) {
 } // namespace experts
 
 constexpr Kernel kExpertKernels[] = {
-    {"route_experts", one_phase, routing::tasks, routing::run, no_workspace},
     {"experts", experts::phases, experts::tasks, experts::run, experts::workspace_bytes},
 };
 

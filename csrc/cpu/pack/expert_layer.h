@@ -27,14 +27,16 @@ struct ExpertLayer {
     bool dense = false;
 };
 
-// silu computes silu(gate) * up. swiglu_oai computes (up + 1) * gate * sigmoid(1.702 * gate), with
-// gate clamped to at most 7 and up to -7..7.
-enum class ExpertActivation : uint8_t { silu, swiglu_oai };
+// The activation is applied to the gate and multiplied by up or, without gates, applied to up.
+// relu_squared computes max(x, 0)^2. swiglu_oai, only with gates, computes (up + 1) * gate *
+// sigmoid(1.702 * gate), with gate clamped to at most 7 and up to -7..7.
+enum class ExpertActivation : uint8_t { silu, gelu_tanh, relu_squared, swiglu_oai };
 
 struct ExpertWeights {
     int64_t count = 0;
     ExpertActivation activation = ExpertActivation::silu;
-    ExpertLayer gate_up; // two parts per expert: gate, up
+    bool scales_input = false; // shares scale the input of experts, not their output
+    ExpertLayer gate_up;       // two parts per expert: gate, up; or one: up
     ExpertLayer down;
 };
 
