@@ -15,6 +15,7 @@ from spec_gguf import spec_gguf
 
 from penstock.config import EngineSettings
 from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.routing import Routing
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
 from penstock.models.decoder.tensor_names import GGUF_NAMES
 from penstock.models.decoder.tensor_shapes import expected_shapes
@@ -53,7 +54,7 @@ MIXTURE = replace(
     architecture="qwen3moe",
     qk_norm=True,
     tied_head=False,
-    layers=(LayerSpec(experts=ExpertsSpec(3, 2, 512, renormalize=True)),) * 2,
+    layers=(LayerSpec(experts=ExpertsSpec(3, Routing(2, renormalize=True), 512)),) * 2,
 )
 SPECS = {"llama": LLAMA, "mixture": MIXTURE}
 

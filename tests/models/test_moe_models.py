@@ -137,7 +137,8 @@ def test_expert_weight_normalization_is_read_from_the_file(
     keys = {"qwen3moe.expert_weights_norm": renormalize}
     export_gguf(random_model("Qwen3Moe", QWEN), tmp_path / "m.gguf", extra_keys=keys)
     spec = load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto").spec
-    assert {layer.experts.renormalize for layer in spec.layers if layer.experts} == {renormalize}
+    routings = {layer.experts.routing for layer in spec.layers if layer.experts}
+    assert {routing.renormalize for routing in routings} == {renormalize}
 
 
 def test_a_stacked_tensor_gives_a_matrix_for_each_expert(tmp_path: Path) -> None:

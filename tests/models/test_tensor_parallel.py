@@ -18,6 +18,7 @@ from penstock.kernels.communicator import SINGLE_RANK, Communicator
 from penstock.kernels.lora_slots import SlotSizes
 from penstock.kernels.ops.lora import ReferenceSlots
 from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.routing import Routing
 from penstock.models.decoder.decoder import Decoder
 from penstock.models.decoder.lora_targets import linear_sizes
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
@@ -47,7 +48,8 @@ LLAMA = DecoderSpec(
     layers=(LayerSpec(),) * 2,
     max_model_len=64,
 )
-MIXTURE = LayerSpec(experts=ExpertsSpec(6, 2, 128, renormalize=True))
+TWO = Routing(2, renormalize=True)
+MIXTURE = LayerSpec(experts=ExpertsSpec(6, TWO, 128))
 GEMMA = replace(
     LLAMA,
     architecture="gemma3",
@@ -68,8 +70,8 @@ GPT_OSS = replace(
     output_bias=True,
     sinks=True,
     layers=(
-        LayerSpec(5, experts=ExpertsSpec(6, 2, 128, True, biased=True, activation="swiglu_oai")),
-        LayerSpec(experts=ExpertsSpec(6, 2, 256, True, biased=True, activation="swiglu_oai")),
+        LayerSpec(5, experts=ExpertsSpec(6, TWO, 128, biased=True, activation="swiglu_oai")),
+        LayerSpec(experts=ExpertsSpec(6, TWO, 256, biased=True, activation="swiglu_oai")),
     ),
 )
 CASES: dict[str, tuple[DecoderSpec, str]] = {
@@ -350,7 +352,7 @@ def test_savings_of_8_bit_floats_are_those_of_the_shard() -> None:
         ({"num_heads": 12, "num_kv_heads": 3}, 4, "key-value heads 3 cannot be divided among 4"),
         ({"intermediate_size": 102}, 4, "feed-forward width 102 cannot be divided among 4"),
         (
-            {"layers": (LayerSpec(experts=ExpertsSpec(4, 2, 34, True)),)},
+            {"layers": (LayerSpec(experts=ExpertsSpec(4, TWO, 34)),)},
             4,
             "feed-forward width of an expert 34 cannot be divided among 4",
         ),
@@ -390,7 +392,7 @@ def test_sizes_that_cannot_be_divided_are_named(
         ),
         (
             "q4_0",
-            {"layers": (LayerSpec(experts=ExpertsSpec(4, 2, 96, True)),)},
+            {"layers": (LayerSpec(experts=ExpertsSpec(4, TWO, 96)),)},
             2,
             "layers.0.mlp.experts.0.down_proj.weight: 96 columns in groups of 32 cannot",
         ),

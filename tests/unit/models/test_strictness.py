@@ -124,7 +124,7 @@ def test_a_head_that_differs_from_the_embedding_is_not_tied(tmp_path: Path) -> N
         ({"architectures": None}, "neither architectures nor model_type names a model"),
         (
             {"architectures": [], "model_type": "gpt2"},
-            "architectures names none, and model_type 'gpt2' is not supported, known are Ernie",
+            "architectures names none, and model_type 'gpt2' is not supported, known are [A-Z]",
         ),
         (
             {"architectures": ["OtherForCausalLM"], "model_type": "llama"},

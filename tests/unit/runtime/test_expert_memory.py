@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.config import EngineSettings
+from penstock.kernels.routing import Routing
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
 from penstock.runtime.gpu.memory_terms import activation_bytes
 from penstock.runtime.memory import plan_memory
 
-EXPERTS = ExpertsSpec(count=128, per_token=8, intermediate_size=768, renormalize=True)
+EXPERTS = ExpertsSpec(128, Routing(8, renormalize=True), intermediate_size=768)
 A3B = DecoderSpec(
     architecture="qwen3_moe",
     hidden_size=2048,

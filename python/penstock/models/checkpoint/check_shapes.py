@@ -23,13 +23,13 @@ def check_shapes(
 ) -> None:
     """Check that a checkpoint has all `expected` tensors, and no others except those that are
     `optional` or match `ignored`. A bias of zeros, which quantizers add to every matrix, counts as
-    absent. Raises ModelError naming the first tensor that is missing, unexpected or of the wrong
-    shape."""
+    absent, and a matrix of one row is a vector. Raises ModelError naming the first tensor that is
+    missing, unexpected or of the wrong shape."""
     for name, shape in expected.items():
         info = checkpoint.tensors.get(name)
         if info is None:
             raise ModelError(f"{checkpoint.path}: tensor {name} is missing")
-        if info.shape != shape:
+        if _without_one_row(info.shape) != _without_one_row(shape):
             raise ModelError(
                 f"{checkpoint.path}: tensor {name} has shape {info.shape}, expected {shape}"
             )
@@ -38,6 +38,10 @@ def check_shapes(
             continue
         if optional.get(name) != info.shape and not _is_zero_bias(checkpoint, name, expected):
             raise ModelError(f"{checkpoint.path}: unexpected tensor {name} of shape {info.shape}")
+
+
+def _without_one_row(shape: Shape) -> Shape:
+    return shape[1:] if len(shape) == 2 and shape[0] == 1 else shape
 
 
 def _is_zero_bias(checkpoint: Checkpoint, name: str, expected: Mapping[str, Shape]) -> bool:

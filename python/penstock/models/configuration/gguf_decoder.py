@@ -13,13 +13,21 @@ from typing import Final
 import numpy as np
 
 from penstock.base.errors import ModelError
+from penstock.kernels.routing import Routing
 from penstock.models.configuration.gguf_rope import gguf_rope_axes, gguf_rope_scaling
 from penstock.models.configuration.unsupported_keys import (
     GGUF_EXPERTS_NEUTRAL,
     GGUF_NEUTRAL,
     refuse_unsupported,
 )
-from penstock.models.decoder.spec import MAX_LAYERS, DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.spec import (
+    MAX_LAYERS,
+    DecoderSpec,
+    ExpertsSpec,
+    LayerSpec,
+    RopeSpec,
+    check_choice,
+)
 from penstock.quant.gguf.gguf_file import GgufFile
 
 ALL_LAYERS: Final = 0
@@ -43,15 +51,17 @@ def gguf_decoder_spec(
     where, architecture = str(file.path), file.text("general.architecture")
     neutral = {key: values for key, values in GGUF_NEUTRAL.items() if key not in family_keys}
     refuse_unsupported(where, file.metadata, neutral, f"{architecture}.")
-    experts = _experts(file, architecture)
+    experts = _experts(file, architecture, family_keys)
     heads = file.integer(f"{architecture}.attention.head_count")
     width = file.integer(f"{architecture}.embedding_length")
     head_dim = file.integer(f"{architecture}.attention.key_length", width // max(heads, 1))
     rotary_dim = file.integer(f"{architecture}.rope.dimension_count", head_dim)
-    for key in ("attention.value_length", "attention.key_length_swa", "attention.value_length_swa"):
+    same = {"attention.value_length", "attention.key_length_swa", "attention.value_length_swa"}
+    for key in sorted(same - family_keys):
         require_equal(file, f"{architecture}.{key}", head_dim)
     require_equal(file, f"{architecture}.rope.dimension_count_swa", rotary_dim)
-    layers = file.integer(f"{architecture}.block_count")
+    predicting = file.integer(f"{architecture}.nextn_predict_layers", 0)
+    layers = file.integer(f"{architecture}.block_count") - predicting
     if not 1 <= layers <= MAX_LAYERS:
         raise ModelError(f"{where}: {architecture}.block_count {layers} is not in 1..{MAX_LAYERS}")
     theta = file.real(f"{architecture}.rope.freq_base", 10_000.0)
@@ -84,6 +94,7 @@ def gguf_decoder_spec(
         attention_scale=file.real(f"{architecture}.attention.scale", 0.0) or None,
         embedding_scale=file.real(f"{architecture}.embedding_scale", 0.0) or 1.0,
         bidirectional=_is_bidirectional(file, architecture),
+        predicting_layers=predicting,
     )
 
 
@@ -133,19 +144,22 @@ def _windows(file: GgufFile, architecture: str, layers: int, period: int) -> lis
     ]
 
 
-def _experts(file: GgufFile, architecture: str) -> ExpertsSpec | None:
+def _experts(file: GgufFile, architecture: str, family_keys: frozenset[str]) -> ExpertsSpec | None:
     """Return the spec of each layer's mixture of experts, or None for a dense model. Raises
     ModelError naming a key that is not supported."""
     count = file.integer(f"{architecture}.expert_count", 0)
     if not count:
         return None
-    refuse_unsupported(str(file.path), file.metadata, GGUF_EXPERTS_NEUTRAL, f"{architecture}.")
+    neutral = {k: values for k, values in GGUF_EXPERTS_NEUTRAL.items() if k not in family_keys}
+    refuse_unsupported(str(file.path), file.metadata, neutral, f"{architecture}.")
     shared_key = f"{architecture}.feed_forward_length"
     own_key = f"{architecture}.expert_feed_forward_length"
     renormalize = file.boolean(f"{architecture}.expert_weights_norm")
+    per_token = file.integer(f"{architecture}.expert_used_count")
+    check_choice(str(file.path), per_token)
     return ExpertsSpec(
         count=count,
-        per_token=file.integer(f"{architecture}.expert_used_count"),
+        # Older files lack the key.
+        routing=Routing(per_token, renormalize=renormalize is not False),
         intermediate_size=file.integer(own_key if own_key in file.metadata else shared_key),
-        renormalize=renormalize is not False,  # older files lack the key
     )

@@ -136,7 +136,7 @@ class Decoder(Generic[Tensor]):
         for index, layer in enumerate(self._layers):
             linear.first = self._first_linears[index]
             state = states[index] if states else None
-            step = LayerStep(ops, inputs, linear, caches[index], state, rotation)
+            step = LayerStep(ops, inputs, linear, caches[index], state, self._rope, rotation)
             self._mix(step, stream, layer, rows if index == gathering else None)
             if layer.feed_forward is not None:
                 x = self._read(stream, layer.mlp_norm)
@@ -229,6 +229,8 @@ class Decoder(Generic[Tensor]):
         """Add the bytes of a layer to `weight_bytes`, and make `adapter_storage_dtype` as coarse as
         its linear layers."""
         linears = (layer.qkv, layer.output, layer.gate_up, layer.down)
+        if layer.shared is not None:
+            self.weight_bytes += sum(map(linear_bytes, layer.shared.linears))
         held = [linear for linear in linears if linear is not None]
         if own.mixer is not None:
             held += own.mixer.linear_weights(layer.mixer)

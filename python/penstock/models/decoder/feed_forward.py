@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from penstock.kernels.ops_interface import Ops
+from penstock.kernels.weights import ExpertActivation
 from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.lora_targets import DOWN, GATE_UP
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec
 
 if TYPE_CHECKING:
+    from penstock.models.decoder.expert_weights import SharedWeights
     from penstock.models.decoder.weights import LayerWeights
 
 Tensor = TypeVar("Tensor")
@@ -23,12 +25,36 @@ class FeedForward(Protocol[Tensor]):
         ...
 
 
+def gated_activation(ops: Ops[Tensor], activation: ExpertActivation, gate_up: Tensor) -> Tensor:
+    """Return act(gate) * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
+    match activation:
+        case "silu":
+            return ops.silu_mul(gate_up)
+        case "gelu_tanh":
+            return ops.gelu_tanh_mul(gate_up)
+        case "relu_squared" | "swiglu_oai":
+            raise AssertionError(f"{activation} has no gate outside of experts")
+
+
+def plain_activation(ops: Ops[Tensor], activation: ExpertActivation, x: Tensor) -> Tensor:
+    """Return act(x): [T, F] -> [T, F]."""
+    match activation:
+        case "silu":
+            return ops.silu(x)
+        case "gelu_tanh":
+            return ops.gelu_tanh(x)
+        case "relu_squared":
+            return ops.relu_squared(x)
+        case "swiglu_oai":
+            raise AssertionError("swiglu_oai needs a gate")
+
+
 class DenseFeedForward(Generic[Tensor]):
     """A gated feed-forward: down(act(gate(x)) * up(x))."""
 
     def __init__(
         self,
-        activation: Literal["silu", "gelu_tanh"],
+        activation: ExpertActivation,
         weights: LayerWeights,
         ops: Ops[Tensor],
     ) -> None:
@@ -40,28 +66,56 @@ class DenseFeedForward(Generic[Tensor]):
     def __call__(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the block: [T, W] -> [T, W]."""
         gate_up = step.linear(x, self._gate_up, GATE_UP)
-        if self._activation == "gelu_tanh":
-            inner = step.ops.gelu_tanh_mul(gate_up)
-        else:
-            inner = step.ops.silu_mul(gate_up)
-        return step.linear(inner, self._down, DOWN)
+        return step.linear(gated_activation(step.ops, self._activation, gate_up), self._down, DOWN)
+
+
+class SharedFeedForward(Generic[Tensor]):
+    """The shared experts of a mixture: a feed-forward of all tokens, whose result may be scaled by
+    the sigmoid of a linear layer."""
+
+    def __init__(self, spec: ExpertsSpec, weights: SharedWeights, ops: Ops[Tensor]) -> None:
+        self._spec = spec
+        self._gate_up = ops.pack_linear(weights.gate_up)
+        self._down = ops.pack_linear(weights.down)
+        self._router: Any = None
+        if weights.router is not None:
+            self._router = ops.pack_linear(weights.router)
+
+    def __call__(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
+        """Compute the shared experts: [T, W] -> [T, W]."""
+        opened = ops.linear(x, self._gate_up)
+        activate = gated_activation if self._spec.gated else plain_activation
+        y = ops.linear(activate(ops, self._spec.activation, opened), self._down)
+        return y if self._router is None else ops.sigmoid_mul(y, ops.linear(x, self._router))
 
 
 class ExpertsFeedForward(Generic[Tensor]):
-    """A mixture of experts."""
+    """A mixture of experts, beside shared experts if it has them."""
 
     def __init__(self, spec: ExpertsSpec, weights: LayerWeights, ops: Ops[Tensor]) -> None:
         assert weights.router is not None and weights.experts is not None
         self._spec = spec
         self._router = ops.pack_head(weights.router)
+        self._router_bias: Tensor | None = None
+        if weights.router_bias is not None:
+            self._router_bias = ops.constant(weights.router_bias)
+        self._expert_scale: Tensor | None = None
+        if weights.expert_scale is not None:
+            self._expert_scale = ops.constant(weights.expert_scale)
         self._experts = ops.pack_experts(weights.experts)
+        self._shared: SharedFeedForward[Tensor] | None = None
+        if weights.shared is not None:
+            self._shared = SharedFeedForward(spec, weights.shared, ops)
 
     def __call__(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the block: [T, W] -> [T, W]."""
-        ops, spec = step.ops, self._spec
+        ops = step.ops
         logits = ops.linear(x, self._router)
-        chosen, shares = ops.route_experts(logits, spec.routing)
-        return ops.experts(x, chosen, shares, self._experts)
+        chosen, shares = ops.route_experts(
+            logits, self._spec.routing, self._router_bias, self._expert_scale
+        )
+        y = ops.experts(x, chosen, shares, self._experts)
+        return y if self._shared is None else ops.add(y, self._shared(ops, x))
 
 
 def pack_feed_forward(

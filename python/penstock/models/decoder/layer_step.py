@@ -50,6 +50,7 @@ class LayerStep(Generic[Tensor]):
     - `linear`: computes the linear layers that LoRA adapters may change.
     - `cache`: the KV cache that the layer reads; None for a layer without attention.
     - `state`: the recurrent state of the layer; None for a layer without one.
+    - `rope`: the RoPE table of the model.
     - `rotation`: the rotation by three positions per token; None for one position per token.
     """
 
@@ -58,4 +59,5 @@ class LayerStep(Generic[Tensor]):
     linear: LoraLinears[Tensor]
     cache: LayerCache[Tensor] | None
     state: LayerState[Tensor] | None
+    rope: Tensor
     rotation: Rotation[Tensor] | None

@@ -66,6 +66,10 @@ class LayerTensors(Protocol):
         """Return a matrix in the type of the file."""
         ...
 
+    def stack(self, role: str) -> tuple[Matrix, ...]:
+        """Return the matrices of a tensor [E, N, C], in the type of the file."""
+        ...
+
     def array(self, role: str) -> Vector:
         """Return a tensor of any rank as float32."""
         ...

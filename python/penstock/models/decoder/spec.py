@@ -100,25 +100,49 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExpertsSpec:
-    """A mixture of experts: the router sends each token to `per_token` of `count` experts.
+    """A mixture of experts: a router sends each token to some of `count` experts.
 
+    - `routing`: the rule by which a token chooses experts, and their shares.
     - `intermediate_size`: the feed-forward width of one expert.
-    - `renormalize`: the softmax probabilities of a token's chosen experts are divided by their sum;
-      False: the softmax over all experts is used unchanged.
     - `biased`: the router and all linear layers of the experts have biases.
+    - `activation`: the function between the two layers of an expert and of the shared feed-forward.
+    - `gated`: both have a gate; False: down(activation(up(x))).
+    - `correction_bias`: the router has a bias per expert that counts only for the choice.
+    - `expert_scale`: each expert has a factor that scales its shares.
+    - `shares_scale`: the shares of a token scale the "output" of its experts or their "input".
+    - `shared_size`: the width of a feed-forward that all tokens pass through beside their experts
+      (shared experts); its result is added. 0: there is none.
+    - `shared_gated`: the result of the shared feed-forward is multiplied by the sigmoid of a linear
+      layer with one output.
     """
 
     count: int
-    per_token: int
+    routing: Routing
     intermediate_size: int
-    renormalize: bool
     biased: bool = False
     activation: ExpertActivation = "silu"
+    gated: bool = True
+    correction_bias: bool = False
+    expert_scale: bool = False
+    shares_scale: Literal["output", "input"] = "output"
+    shared_size: int = 0
+    shared_gated: bool = False
 
     @property
-    def routing(self) -> Routing:
-        """The rule by which tokens choose experts."""
-        return Routing(self.per_token, renormalize=self.renormalize)
+    def per_token(self) -> int:
+        """The number of experts that each token chooses."""
+        return self.routing.top_k
+
+    def inner_columns(self, width: int) -> int:
+        """Return the maximum number of scratch elements that one token of `width` elements needs:
+        the inputs and outputs of its experts, each padded to cache lines of 64 bytes, and a few
+        numbers per chosen expert. A shared feed-forward needs gate, up and their product at another
+        time; both results, its gate and the sum are held beside them."""
+        inside = 2 * width + 3 * self.intermediate_size
+        routed = self.per_token * (inside + 40) + self.count
+        if not self.shared_size:
+            return routed
+        return max(routed, 3 * self.shared_size) + 3 * width + 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +206,8 @@ class DecoderSpec:
       rotation of neighbouring components (2i, 2i + 1). They are reordered when they are read.
     - `activation`: the activation of the feed-forward's gate.
     - `bidirectional`: tokens also attend to later tokens. Each sequence is computed in one step.
+    - `predicting_layers`: the number of layers that follow in the file and predict further tokens.
+      Their tensors are not read.
     - `sinks`: each query head has a learned attention sink, a score that takes part in the softmax
       but has no value vector.
     """
@@ -212,6 +238,7 @@ class DecoderSpec:
     activation: Literal["silu", "gelu_tanh"] = "silu"
     bidirectional: bool = False
     sinks: bool = False
+    predicting_layers: int = 0
 
     @property
     def q_rows(self) -> int:
@@ -269,15 +296,12 @@ class DecoderSpec:
     @property
     def inner_columns(self) -> int:
         """The maximum number of scratch elements that one token needs in the feed-forward of any
-        layer: gate, up and their product. A mixture of experts also needs the inputs and outputs of
-        the chosen experts, each padded to cache lines of 64 bytes, and a few numbers per chosen
-        expert."""
+        layer: gate, up and their product, or those of a mixture of experts."""
         dense = (3 * self.feed_forward_size(layer) for layer in self.layers if layer.is_dense)
         widest = max(dense, default=0)
         for experts in {layer.experts for layer in self.layers if layer.has_feed_forward} - {None}:
             assert experts is not None
-            inside = 2 * self.hidden_size + 3 * experts.intermediate_size
-            widest = max(widest, experts.per_token * (inside + 40) + experts.count)
+            widest = max(widest, experts.inner_columns(self.hidden_size))
         return widest
 
     def check(self, where: str) -> None:
@@ -310,6 +334,11 @@ class DecoderSpec:
             raise ModelError(
                 f"{where}: attention scale must be positive and finite, not {self.attention_scale}"
             )
+        if not 0 <= self.predicting_layers <= MAX_LAYERS:
+            raise ModelError(
+                f"{where}: number of layers that predict tokens {self.predicting_layers} is not in"
+                f" 0..{MAX_LAYERS}"
+            )
         if any(not 0 <= layer.window <= MAX_CONTEXT for layer in self.layers):
             raise ModelError(f"{where}: the sliding window of a layer is not in 0..{MAX_CONTEXT}")
         for mixer in {layer.mixer for layer in self.layers if layer.has_mixer}:
@@ -324,10 +353,27 @@ class DecoderSpec:
             raise ModelError(
                 f"{where}: more than {MAX_EXPERTS_IN_ALL} experts in all layers are not supported"
             )
-        if mixtures and (self.activation != "silu" or self.mlp_bias):
-            raise ModelError(f"{where}: experts are supported only with silu and without mlp_bias")
+        if mixtures and self.mlp_bias:
+            raise ModelError(f"{where}: experts are not supported together with mlp_bias")
+        for activation in {experts.activation for experts in mixtures} - {"swiglu_oai"}:
+            if activation != self.activation:
+                raise ModelError(
+                    f"{where}: these experts are supported only with {activation}, not"
+                    f" {self.activation}"
+                )
         if self.sinks and self.bidirectional:
             raise ModelError(f"{where}: attention sinks are not supported in a bidirectional model")
+
+
+def check_choice(where: str, per_token: int, groups: int = 1, groups_per_token: int = 1) -> None:
+    """Check the numbers from which a `Routing` is made. Raises ModelError that starts with `where`
+    and names the first number out of range."""
+    limits = {
+        "experts of a token": (per_token, MAX_EXPERTS),
+        "groups of experts": (groups, MAX_EXPERTS),
+        "groups of a token": (groups_per_token, groups),
+    }
+    check_sizes(where, limits)
 
 
 def _check_experts(experts: ExpertsSpec, where: str) -> None:
@@ -335,8 +381,27 @@ def _check_experts(experts: ExpertsSpec, where: str) -> None:
         "number of experts": (experts.count, MAX_EXPERTS),
         "experts of a token": (experts.per_token, experts.count),
         "feed-forward width of an expert": (experts.intermediate_size, MAX_WIDTH),
+        "groups of experts": (experts.routing.groups, experts.count),
     }
+    if experts.shared_size:
+        limits["feed-forward width of the shared experts"] = experts.shared_size, MAX_WIDTH
     check_sizes(where, limits)
+    groups, within = experts.routing.groups, experts.routing.groups_per_token
+    if experts.count % groups:
+        raise ModelError(f"{where}: {experts.count} experts cannot be divided into {groups} groups")
+    reachable = within * (experts.count // groups)
+    if experts.per_token > reachable:
+        raise ModelError(
+            f"{where}: experts of a token {experts.per_token} are more than the {reachable} in"
+            f" {within} of {groups} groups"
+        )
+    if not 0 < experts.routing.scale < math.inf:
+        raise ModelError(
+            f"{where}: scale of the experts' shares must be positive and finite, not"
+            f" {experts.routing.scale}"
+        )
+    if experts.shared_gated and not experts.shared_size:
+        raise ModelError(f"{where}: a gate of shared experts without shared experts")
 
 
 def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:

@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 
@@ -18,7 +18,11 @@ class TensorNames:
     - `attention_post_norm`, `mlp_post_norm`: the norms of outputs; see `DecoderSpec.norms`.
     - `expert_gate`, `expert_up`, `expert_down`: {} is the expert's index; a name without {} is one
       tensor [E, ...] for all experts of a layer.
-    - `sinks`, `rope_factors`: complete names of tensors, without `.weight` to be added.
+      If `expert_gate` and `expert_up` are equal, it stacks both by rows: [E, 2 F, W].
+    - `shared_gate`, `shared_up`, `shared_down`: the shared experts; equal names as for `gate`.
+    - `shared_router`: the layer whose sigmoid scales the result of the shared experts.
+    - `router_bias`, `expert_scale`, `sinks`, `rope_factors`: complete names of tensors, without
+      `.weight` to be added.
     - `mixer`: role of a tensor of a mixer -> its complete name after `layer`.
     - `ignored`: matches names of tensors that are not read.
     """
@@ -45,6 +49,12 @@ class TensorNames:
     expert_gate: str = ""
     expert_up: str = ""
     expert_down: str = ""
+    shared_gate: str = ""
+    shared_up: str = ""
+    shared_down: str = ""
+    shared_router: str = ""
+    router_bias: str = ""
+    expert_scale: str = ""
     rope_factors: str | None = None
     mixer: Mapping[str, str] = field(default_factory=dict)
     ignored: re.Pattern[str] | None = None
@@ -70,8 +80,30 @@ HF_NAMES = TensorNames(
     expert_gate="mlp.experts.{}.gate_proj",
     expert_up="mlp.experts.{}.up_proj",
     expert_down="mlp.experts.{}.down_proj",
+    shared_gate="mlp.shared_experts.gate_proj",
+    shared_up="mlp.shared_experts.up_proj",
+    shared_down="mlp.shared_experts.down_proj",
+    router_bias="mlp.gate.e_score_correction_bias",
     ignored=re.compile(r".*\.rotary_emb\.inv_freq"),
 )
+
+HF_LATENT_NAMES = replace(
+    HF_NAMES,
+    mixer={
+        "q": "self_attn.q_proj.weight",
+        "q_a": "self_attn.q_a_proj.weight",
+        "q_a_bias": "self_attn.q_a_proj.bias",
+        "q_norm": "self_attn.q_a_layernorm.weight",
+        "q_b": "self_attn.q_b_proj.weight",
+        "kv_a": "self_attn.kv_a_proj_with_mqa.weight",
+        "kv_a_bias": "self_attn.kv_a_proj_with_mqa.bias",
+        "kv_norm": "self_attn.kv_a_layernorm.weight",
+        "kv_b": "self_attn.kv_b_proj.weight",
+        "out": "self_attn.o_proj.weight",
+        "out_bias": "self_attn.o_proj.bias",
+    },
+)
+"""The tensor names of models with latent attention in Hugging Face folders."""
 
 LONGROPE_FACTORS = ("rope_factors_short.weight", "rope_factors_long.weight")
 """The GGUF tensors that hold the short and the long factors of LongRoPE."""
@@ -98,11 +130,35 @@ GGUF_NAMES = TensorNames(
     expert_gate="ffn_gate_exps",
     expert_up="ffn_up_exps",
     expert_down="ffn_down_exps",
+    shared_gate="ffn_gate_shexp",
+    shared_up="ffn_up_shexp",
+    shared_down="ffn_down_shexp",
+    shared_router="ffn_gate_inp_shexp",
+    router_bias="exp_probs_b.bias",
     rope_factors="rope_freqs.weight",
 )
 
 GGUF_FUSED_GATE_UP_NAMES = replace(GGUF_NAMES, gate="ffn_up")
 """The GGUF tensor names of families whose gate and up projections are one tensor."""
+
+GGUF_LATENT_NAMES = replace(
+    GGUF_NAMES,
+    mixer={
+        "q": "attn_q.weight",
+        "q_a": "attn_q_a.weight",
+        "q_norm": "attn_q_a_norm.weight",
+        "q_b": "attn_q_b.weight",
+        "kv_a": "attn_kv_a_mqa.weight",
+        "kv_norm": "attn_kv_a_norm.weight",
+        "kv_b": "attn_kv_b.weight",
+        "k_b": "attn_k_b.weight",
+        "v_b": "attn_v_b.weight",
+        "out": "attn_output.weight",
+    },
+)
+"""The GGUF tensor names of models with latent attention."""
+
+_GGUF_FUSED_EXPERTS = "ffn_gate_up_exps"
 
 MLX_EXPERTS = "switch_mlp."
 """The name prefix of a layer's experts in folders written by MLX."""
@@ -130,9 +186,12 @@ def stacked_names(names: TensorNames, block: str) -> TensorNames:
     )
 
 
-def gguf_names(names: TensorNames, tensors: Container[str]) -> TensorNames:
+def gguf_names(names: TensorNames, tensors: Collection[str]) -> TensorNames:
     """Return `names` as in a GGUF file with these `tensors`, in which q, k and v are one tensor or
-    three."""
+    three, and the gates and ups of all experts one tensor or two."""
+    fused = _GGUF_FUSED_EXPERTS
+    if any(name.endswith(f".{fused}.weight") for name in tensors):
+        names = replace(names, expert_gate=fused, expert_up=fused)
     if "blk.0.attn_qkv.weight" not in tensors:
         return names
     return replace(names, q="attn_qkv", k="attn_qkv", v="attn_qkv")

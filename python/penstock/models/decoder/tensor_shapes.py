@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape, check_shapes
@@ -20,7 +21,23 @@ def check_tensors(
     `also_expected` (name -> shape). Raises ModelError naming the first tensor that is missing,
     unexpected or of the wrong shape."""
     expected = expected_shapes(names, spec) | dict(also_expected)
-    check_shapes(checkpoint, expected, _optional_shapes(names, spec), names.ignored)
+    check_shapes(checkpoint, expected, _optional_shapes(names, spec), _ignored(names, spec))
+
+
+def predicting_prefixes(names: TensorNames, spec: DecoderSpec) -> tuple[str, ...]:
+    """Return the prefixes of the names of `DecoderSpec.predicting_layers`."""
+    layers = len(spec.layers)
+    return tuple(
+        names.layer.format(index) for index in range(layers, layers + spec.predicting_layers)
+    )
+
+
+def _ignored(names: TensorNames, spec: DecoderSpec) -> re.Pattern[str] | None:
+    """Return the pattern of the names of tensors that are not read."""
+    patterns = [re.escape(prefix) + ".*" for prefix in predicting_prefixes(names, spec)]
+    if names.ignored is not None:
+        patterns.append(names.ignored.pattern)
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
 
 
 def quantizable_names(names: TensorNames, spec: DecoderSpec) -> Iterator[str]:
@@ -28,6 +45,7 @@ def quantizable_names(names: TensorNames, spec: DecoderSpec) -> Iterator[str]:
     experts, but not routers. A layer may lack some of them."""
     linears = (names.q, names.k, names.v, names.output, names.gate, names.up, names.down)
     of_experts = (names.expert_gate, names.expert_up, names.expert_down)
+    shared = (names.shared_gate, names.shared_up, names.shared_down)
     for index, layer in enumerate(spec.layers):
         prefix = names.layer.format(index)
         yield from (f"{prefix}{linear}.weight" for linear in linears)
@@ -38,6 +56,7 @@ def quantizable_names(names: TensorNames, spec: DecoderSpec) -> Iterator[str]:
             for name in of_experts:
                 each = [name.format(number) for number in numbers] if "{}" in name else [name]
                 yield from (f"{prefix}{one}.weight" for one in each)
+            yield from (f"{prefix}{name}.weight" for name in shared)
 
 
 def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
@@ -136,17 +155,36 @@ def _linear_shapes(*matrices: tuple[str, int, int, bool]) -> dict[str, Shape]:
 def _expert_shapes(names: TensorNames, width: int, experts: ExpertsSpec) -> dict[str, Shape]:
     count, ff = experts.count, experts.intermediate_size
     shapes: dict[str, Shape] = {f"{names.router}.weight": (count, width)}
-    matrices = {
-        names.expert_gate: (ff, width),
-        names.expert_up: (ff, width),
-        names.expert_down: (width, ff),
-    }
+    gates = ((names.expert_gate, ff, width, False),) if experts.gated else ()
+    matrices = _linear_shapes(
+        *gates, (names.expert_up, ff, width, False), (names.expert_down, width, ff, False)
+    )
     if experts.biased:
         shapes[f"{names.router}.bias"] = (count,)
-        shapes |= {f"{name}.bias": (count, rows) for name, (rows, _) in matrices.items()}
+        shapes |= {
+            f"{name.removesuffix('.weight')}.bias": (count, rows)
+            for name, (rows, _) in matrices.items()
+        }
+    if experts.correction_bias:
+        shapes[names.router_bias] = (count,)
+    if experts.expert_scale:
+        shapes[names.expert_scale] = (count,)
     for name, shape in matrices.items():
         if "{}" in name:
-            shapes |= {f"{name}.weight".format(expert): shape for expert in range(count)}
+            shapes |= {name.format(expert): shape for expert in range(count)}
         else:
-            shapes[f"{name}.weight"] = (count, *shape)
+            shapes[name] = (count, *shape)
+    return shapes | _shared_shapes(names, width, experts)
+
+
+def _shared_shapes(names: TensorNames, width: int, experts: ExpertsSpec) -> dict[str, Shape]:
+    size = experts.shared_size
+    if not size:
+        return {}
+    gates = ((names.shared_gate, size, width, False),) if experts.gated else ()
+    shapes = _linear_shapes(
+        *gates, (names.shared_up, size, width, False), (names.shared_down, width, size, False)
+    )
+    if experts.shared_gated:
+        shapes[f"{names.shared_router}.weight"] = (width,)
     return shapes

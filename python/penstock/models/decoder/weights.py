@@ -23,6 +23,7 @@ from penstock.kernels.isa.instruction_sets import MatrixForm
 from penstock.kernels.weights import Dense, Experts, Float8, Linear, Matrix
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
 from penstock.models.checkpoint.matrix_forms import matrix_forms
+from penstock.models.decoder.expert_weights import SharedWeights, read_experts, read_shared
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec
 from penstock.models.decoder.tensor_names import TensorNames
 from penstock.models.decoder.tensor_shapes import (
@@ -31,7 +32,6 @@ from penstock.models.decoder.tensor_shapes import (
     matrix_shapes,
     quantizable_names,
 )
-from penstock.quant.affine import unify_affine
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
 from penstock.quant.weight_slices import split_rows, take_rows
@@ -52,7 +52,8 @@ class LayerWeights:
     - `attention_norm`, `attention_post_norm`: [W], of the input and the output of attention or
       another mixer. `mlp_norm`, `mlp_post_norm`: [W], of the feed-forward. `q_norm`, `k_norm`: [D].
     - `router` [E, W] and `experts`: only in a mixture of experts, which has no `gate_up` and
-      `down`.
+      `down`. `router_bias` [E]: counts for the choice of experts. `expert_scale` [E]: scales their
+      shares. `shared`: the shared experts.
     - `sinks`: [H].
     - `mixer`: what `MixerSpec.read` returned.
 
@@ -73,6 +74,9 @@ class LayerWeights:
     mlp_post_norm: Vector | None = None
     sinks: Vector | None = None
     mixer: Any = None
+    router_bias: Vector | None = None
+    expert_scale: Vector | None = None
+    shared: SharedWeights | None = None
 
 
 class Weights(Protocol):
@@ -254,15 +258,32 @@ class DecoderWeights:
     def _read_feed_forward(
         self, prefix: str, own: LayerSpec, weights: LayerWeights
     ) -> LayerWeights:
-        names, spec, mixture = self.names, self.spec, own.experts
-        return replace(
+        names, spec = self.names, self.spec
+        normed = replace(
             weights,
             mlp_norm=self._norm(prefix + names.mlp_norm) if spec.norms != "post" else None,
             mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if spec.norms != "pre" else None,
-            gate_up=None if mixture else self._gate_up(prefix, own),
-            down=None if mixture else self._linear(prefix, names.down, spec.mlp_bias),
-            router=self._linear(prefix, names.router, mixture.biased) if mixture else None,
-            experts=self._experts(prefix, mixture) if mixture else None,
+        )
+        if own.experts is not None:
+            return self._read_mixture(prefix, own.experts, normed)
+        return replace(
+            normed,
+            gate_up=self._gate_up(prefix, own),
+            down=self._linear(prefix, names.down, spec.mlp_bias),
+        )
+
+    def _read_mixture(
+        self, prefix: str, mixture: ExpertsSpec, weights: LayerWeights
+    ) -> LayerWeights:
+        names = self.names
+        bias, scale = prefix + names.router_bias, prefix + names.expert_scale
+        return replace(
+            weights,
+            router=self._linear(prefix, names.router, mixture.biased),
+            experts=read_experts(self, prefix, mixture),
+            router_bias=self.row(bias).data[0] if mixture.correction_bias else None,
+            expert_scale=self.row(scale).data[0] if mixture.expert_scale else None,
+            shared=read_shared(self, prefix, mixture),
         )
 
     def _norm(self, name: str) -> Vector:
@@ -273,11 +294,22 @@ class DecoderWeights:
         """Read a matrix in the type that `dtype` asks for. Raises ModelError naming the tensor."""
         return self._as_asked(self._checkpoint.matrix(name))
 
+    def stack(self, name: str) -> tuple[Matrix, ...]:
+        """Read a tensor [E, N, C] as E matrices, as `matrix` does."""
+        return tuple(map(self._as_asked, self._checkpoint.stack(name)))
+
+    def row(self, name: str) -> Dense:
+        """Read a vector [C] or a matrix of one row as a matrix [1, C] float32. Raises ModelError
+        naming the tensor."""
+        return Dense(self.array(name).reshape(1, -1), "f32")
+
     def array(self, name: str) -> Vector:
         """Read a tensor of any rank as float32. Raises ModelError naming the tensor."""
         shape = self._checkpoint.tensors[name].shape
         if len(shape) == 1:
             return self._checkpoint.vector(name)
+        if len(shape) == 2:
+            return dequantize(self._checkpoint.matrix(name))
         values: Vector = dequantize(self._checkpoint.flattened(name)).reshape(shape)
         return values
 
@@ -288,38 +320,12 @@ class DecoderWeights:
     def _as_asked(self, matrix: Matrix) -> Matrix:
         return Dense(dequantize(matrix), "f32") if self._dtype == "f32" else matrix
 
-    def _experts(self, prefix: str, mixture: ExpertsSpec) -> Experts:
-        names = self.names
-        gate, up, down = (
-            self._matrices(f"{prefix}{name}.weight", mixture.count)
-            for name in (names.expert_gate, names.expert_up, names.expert_down)
-        )
-        if not mixture.biased:
-            return Experts(gate, up, down, activation=mixture.activation)
-        opening, closing = (
-            np.concatenate([self._stacked_biases(prefix + name) for name in several], axis=1)
-            for several in ((names.expert_gate, names.expert_up), (names.expert_down,))
-        )
-        return Experts(gate, up, down, opening, closing, mixture.activation)
-
-    def _stacked_biases(self, name: str) -> Vector:
-        """Return the biases [E, N] of all experts of a layer."""
-        return dequantize(self._checkpoint.matrix(f"{name}.bias"))
-
-    def _matrices(self, name: str, count: int) -> tuple[Matrix, ...]:
-        """Return the matrices of all `count` experts of a layer, stored as one tensor per expert or
-        one tensor for all."""
-        if "{}" in name:
-            each = tuple(self.matrix(name.format(expert)) for expert in range(count))
-            return unify_affine(each, f"{self.path}: {name}")
-        return tuple(map(self._as_asked, self._checkpoint.stack(name)))
-
     def _linear(self, prefix: str, name: str, biased: bool) -> Linear:
-        return self._fused(prefix, ((name, 0),), biased)
+        return self.fused(prefix, ((name, 0),), biased)
 
-    def _fused(self, prefix: str, parts: Sequence[tuple[str, int]], biased: bool) -> Linear:
-        """Read projections and return them as one linear layer. `parts`: (name, number of rows) of
-        each projection; projections with equal names are one tensor in the file."""
+    def fused(self, prefix: str, parts: Sequence[tuple[str, int]], biased: bool) -> Linear:
+        """Read projections of a layer and return them as one linear layer. `parts`: (name, number
+        of rows) of each projection; projections with equal names are one tensor in the file."""
         names = list(dict.fromkeys(name for name, _ in parts))
         matrices: list[Matrix] = []
         for name in names:
@@ -332,12 +338,12 @@ class DecoderWeights:
 
     def _gate_up(self, prefix: str, own: LayerSpec) -> Linear:
         names, ff = self.names, self.spec.feed_forward_size(own)
-        return self._fused(prefix, ((names.gate, ff), (names.up, ff)), self.spec.mlp_bias)
+        return self.fused(prefix, ((names.gate, ff), (names.up, ff)), self.spec.mlp_bias)
 
     def _qkv(self, prefix: str) -> Linear:
         names, spec = self.names, self.spec
         parts = ((names.q, spec.q_rows), (names.k, spec.kv_rows), (names.v, spec.kv_rows))
-        fused = self._fused(prefix, parts, spec.qkv_bias)
+        fused = self.fused(prefix, parts, spec.qkv_bias)
         if not self._permuted_qk:
             return fused
         q_order = deinterleaved_rows(spec.num_heads, spec.head_dim, spec.rope.rotary_dim)
@@ -362,6 +368,9 @@ class _LayerTensors:
 
     def matrix(self, role: str) -> Matrix:
         return self._weights.matrix(self._name(role))
+
+    def stack(self, role: str) -> tuple[Matrix, ...]:
+        return self._weights.stack(self._name(role))
 
     def array(self, role: str) -> Vector:
         return self._weights.array(self._name(role))

@@ -12,7 +12,7 @@ from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.hf_decoder import decoder_spec
-from penstock.models.configuration.hf_experts import HfExpertsConfig, expert_counts
+from penstock.models.configuration.hf_experts import HfExpertsConfig, softmax_choice
 from penstock.models.configuration.hf_layers import all_but_last_of, typed_layers
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, YarnScaling
 from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES
@@ -50,10 +50,8 @@ def spec(config: Config, where: str) -> DecoderSpec:
     """Return the decoder spec that `config` describes."""
     is_sliding = all_but_last_of(config.sliding_window_pattern, where)
     layers = typed_layers(config, where, config.sliding_window, is_sliding)
-    plain = ExpertsSpec(
-        *expert_counts(config, where), intermediate_size=config.intermediate_size, renormalize=True
-    )
-    layers = _with_experts(layers, plain)
+    count, routing = softmax_choice(config, where, renormalize=True)
+    layers = _with_experts(layers, ExpertsSpec(count, routing, config.intermediate_size))
     return replace(decoder_spec(config, where, layers), sinks=True)
 
 
@@ -73,7 +71,8 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
 def _with_experts(layers: tuple[LayerSpec, ...], plain: ExpertsSpec) -> tuple[LayerSpec, ...]:
     """Return `layers` with gpt-oss's mixture of experts, whose biases and activation no config key
     describes."""
-    experts = replace(plain, renormalize=True, biased=True, activation="swiglu_oai")
+    routing = replace(plain.routing, renormalize=True)
+    experts = replace(plain, routing=routing, biased=True, activation="swiglu_oai")
     return tuple(replace(layer, experts=experts) for layer in layers)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from penstock.models.configuration.family import Family, HfDecoder
 from penstock.models.configuration.hf_decoder import decoder_spec
-from penstock.models.configuration.hf_experts import HfExpertsConfig, expert_counts
+from penstock.models.configuration.hf_experts import HfExpertsConfig, softmax_choice
 from penstock.models.configuration.hf_layers import uniform_layers
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec
 from penstock.models.decoder.tensor_names import HF_NAMES
@@ -27,9 +27,8 @@ class Config(HfExpertsConfig):
 def spec(config: Config, where: str) -> DecoderSpec:
     """Return the decoder spec that `config` describes."""
     layers = uniform_layers(config, where, config.sliding_window)
-    experts = ExpertsSpec(
-        *expert_counts(config, where), intermediate_size=config.intermediate_size, renormalize=True
-    )
+    count, routing = softmax_choice(config, where, renormalize=True)
+    experts = ExpertsSpec(count, routing, config.intermediate_size)
     layers = tuple(replace(layer, experts=experts) for layer in layers)
     return replace(decoder_spec(config, where, layers), qkv_bias=False, output_bias=False)
 

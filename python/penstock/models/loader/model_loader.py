@@ -176,7 +176,7 @@ def backbone_weights(
         decoder_names = headless_names(decoder_names)
     elif non_text_bytes(checkpoint.tensors):
         decoder_names = text_backbone_names(decoder_names, checkpoint.tensors)
-    ordered = _unfuse_experts(checkpoint, None, spec.hidden_size)
+    ordered = _unfuse_experts(checkpoint, spec)
     return DecoderWeights(ordered, decoder_names, spec, dtype, also_expected=also_expected)
 
 
@@ -279,7 +279,7 @@ def load_model(
         )
         names, permuted_qk = _names(spec, checkpoint, container), False
         spec = _resolve_tied_head(spec, checkpoint, names)
-        read = _unfuse_experts(checkpoint, container, spec.hidden_size)
+        read = _unfuse_experts(checkpoint, spec)
     rounded = None
     if bits is not None:
         read = rounded = QuantizingCheckpoint(read, quantized_bits(names, spec, bits))
@@ -327,14 +327,15 @@ def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[st
     return ends | dict.fromkeys(quantizable_names(names, spec), bits)
 
 
-def _unfuse_experts(checkpoint: Checkpoint, container: str | None, width: int) -> Checkpoint:
-    """Return the checkpoint with the fused experts of gpt-oss or of a multimodal model split as in
-    other models."""
+def _unfuse_experts(checkpoint: Checkpoint, spec: DecoderSpec) -> Checkpoint:
+    """Return the checkpoint with fused experts split as in other models. Those of gpt-oss have
+    gates and ups in turn."""
     if not _has_fused_experts(checkpoint):
         return checkpoint
-    if container is None:
+    mixtures = {layer.experts for layer in spec.layers} - {None}
+    if any(mixture is not None and mixture.activation == "swiglu_oai" for mixture in mixtures):
         return GptOssCheckpoint(checkpoint)
-    return GptOssCheckpoint(checkpoint, expert_layout(checkpoint, width))
+    return GptOssCheckpoint(checkpoint, expert_layout(checkpoint, spec.hidden_size))
 
 
 def _has_fused_experts(checkpoint: Checkpoint) -> bool:
@@ -345,7 +346,7 @@ def _names(spec: DecoderSpec, checkpoint: Checkpoint, container: str | None) -> 
     names = registry.hf_names(spec)
     if any(f".{MLX_EXPERTS}" in name for name in checkpoint.tensors):
         names = mlx_names(names)
-    elif container is not None and _has_fused_experts(checkpoint):
+    elif _has_fused_experts(checkpoint):
         names = stacked_names(names, FUSED_EXPERTS)
     return names if container is None else text_backbone_names(names, checkpoint.tensors)
 

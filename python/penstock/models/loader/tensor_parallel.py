@@ -16,6 +16,7 @@ import numpy as np
 from penstock.base.errors import ModelError
 from penstock.kernels.isa.instruction_sets import MatrixForm
 from penstock.kernels.weights import Experts, Linear, Matrix
+from penstock.models.decoder.expert_weights import SharedWeights
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.decoder.weights import (
@@ -58,7 +59,9 @@ def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
             ff = None if size is None else divided(size, "feed-forward width")
             return replace(layer, intermediate_size=ff)
         ff = divided(layer.experts.intermediate_size, "feed-forward width of an expert")
-        return replace(layer, experts=replace(layer.experts, intermediate_size=ff))
+        shared = divided(layer.experts.shared_size, "feed-forward width of the shared experts")
+        own = replace(layer.experts, intermediate_size=ff, shared_size=shared)
+        return replace(layer, experts=own)
 
     if any(layer.mixer is not None for layer in spec.layers):
         raise ModelError(f"{where}: layers without attention cannot be divided among ranks yet")
@@ -177,6 +180,7 @@ class ShardWeights:
             gate_up=None if gate_up is None else _rows(gate_up, (share.ff, share.ff)),
             down=None if down is None else self._columns(down, share.ff, prefix + names.down),
             experts=None if experts is None else self._experts(experts, prefix),
+            shared=None if whole.shared is None else self._shared(whole.shared, prefix),
             sinks=None if whole.sinks is None else whole.sinks[self._heads],
         )
 
@@ -198,6 +202,15 @@ class ShardWeights:
             ),
             gate_up_bias=opening,
             down_bias=None if whole.down_bias is None else self._once(whole.down_bias),
+        )
+
+    def _shared(self, whole: SharedWeights, prefix: str) -> SharedWeights:
+        inner = _even_slice(self._rank, whole.down.shape[1] // self._count)
+        name = prefix + self._whole.names.shared_down
+        return replace(
+            whole,
+            gate_up=_rows(whole.gate_up, (inner,) * len(whole.gate_up.parts)),
+            down=self._columns(whole.down, inner, name),
         )
 
     def _once(self, bias: Vector) -> Vector:
