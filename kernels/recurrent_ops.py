@@ -103,6 +103,9 @@ class RecurrentOps(Protocol[Tensor]):
         """Return x * sigmoid(gate): [T, W] -> [T, W]. A gate of one column, [T, 1], applies to
         the whole row."""
 
+    def silu_gate(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Return x * silu(gate): [T, W] -> [T, W]."""
+
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Return x + y: [T, W] -> [T, W]."""
 

@@ -42,6 +42,11 @@ def sigmoid_mul(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     return x * torch.sigmoid(gate)
 
 
+def silu_gate(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """Return x * silu(gate): [T, W] -> [T, W]."""
+    return x * torch.nn.functional.silu(gate)
+
+
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return x + y: [T, W] -> [T, W]."""
     return x + y
@@ -135,6 +140,17 @@ SIGMOID_MUL = Op(
         *(Case(f"T{t}-W{w}-one", "float", _gate_inputs(t, w, 1)) for t, w in _SHAPES),
     ),
     benchmarks=(Case("qwen3.5-0.8b-T512", "float", _gate_inputs(512, 2048, 2048)),),
+    tolerance={"float": Tolerance(1e-5, 1e-5)},
+    cost=_cost(3, 5),
+    order=_ORDER,
+    alone=_alone("x", "gate"),
+)
+SILU_GATE = Op(
+    name="silu_gate",
+    signature="x float [T, W]; gate float [T, W]; write out float [T, W]",
+    reference=silu_gate,
+    cases=tuple(Case(f"T{t}-W{w}", "float", _gate_inputs(t, w, w)) for t, w in _SHAPES),
+    benchmarks=(Case("falcon-h1-0.5b-T512", "float", _gate_inputs(512, 1536, 1536)),),
     tolerance={"float": Tolerance(1e-5, 1e-5)},
     cost=_cost(3, 5),
     order=_ORDER,

@@ -76,6 +76,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         VISION | {"model_type": "internvl_vision"},
         {"image_token_id": 63},
     ),
+    "Lfm2Vl": (
+        {
+            "model_type": "lfm2",
+            "layer_types": ["conv", "full_attention", "conv"],
+            "block_auto_adjust_ff_dim": False,
+        },
+        VISION | {"model_type": "siglip2_vision_model"},
+        {"image_token_id": 63},
+    ),
     "Llava": ({"model_type": "llama"}, CLIP, {"image_token_index": 63}),
     "LlavaNext": (
         {"model_type": "mistral", "sliding_window": None},
@@ -98,6 +107,19 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         QWEN_TOKENS,
     ),
     "Qwen2_5_VL": (MROPE, QWEN_VISION, QWEN_TOKENS | {"tie_word_embeddings": True}),
+    "Qwen3_5": (
+        {
+            "rope_parameters": MROPE["rope_parameters"]
+            | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5},
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 8,
+        },
+        QWEN_VISION,
+        QWEN_TOKENS,
+    ),
     "Qwen3VL": (MROPE, QWEN_VISION | {"deepstack_visual_indexes": [0]}, QWEN_TOKENS),
     "Qwen3VLMoe": (
         MROPE | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
@@ -197,6 +219,7 @@ def test_text_keys_may_be_beside_those_of_the_images(tmp_path: Path) -> None:
         ("InternVLForConditionalGeneration", transformers.Qwen2Config),
         ("Qwen2VLForConditionalGeneration", transformers.Qwen2VLTextConfig),
         ("Qwen2_5_VLForConditionalGeneration", transformers.Qwen2_5_VLTextConfig),
+        ("Qwen3_5ForConditionalGeneration", transformers.Qwen3_5TextConfig),
         ("Qwen3VLForConditionalGeneration", transformers.Qwen3VLTextConfig),
         ("Qwen3VLMoeForConditionalGeneration", transformers.Qwen3VLMoeTextConfig),
     ],

@@ -63,6 +63,14 @@ def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> Floats:
     return widened.view(np.float32)
 
 
+def float32_to_bfloat16(values: Floats) -> npt.NDArray[np.uint16]:
+    """Round finite float32 values to the nearest bfloat16, half to even, and return the bit
+    patterns."""
+    bits = values.view(np.uint32)
+    rounded = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
+    return (rounded >> np.uint32(16)).astype(np.uint16)
+
+
 def _widen(matrix: Dense) -> Floats:
     if matrix.dtype == "bf16":
         return bfloat16_to_float32(matrix.data.view(np.uint16))

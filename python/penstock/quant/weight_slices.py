@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.regroup import split_groups
-from penstock.kernels.weights import Affine, Dense, Experts, Float8, Linear, Matrix
-from penstock.quant.dequantize import fold_super_scales
+from penstock.kernels.weights import Affine, Dense, Experts, Float8, FloatName, Linear, Matrix
+from penstock.quant.dequantize import dequantize, float32_to_bfloat16, fold_super_scales
 
 SUPER_GROUP = 256
 """The number of columns that share a super scale."""
@@ -109,6 +109,63 @@ def take_columns(matrix: Matrix, columns: slice) -> Matrix:
         super_scale=_part_of(matrix.super_scale, columns, SUPER_GROUP),
         super_minimum=_part_of(matrix.super_minimum, columns, SUPER_GROUP),
     )
+
+
+def take_column_blocks(matrix: Matrix, order: npt.NDArray[np.intp], width: int) -> Matrix:
+    """Return a matrix whose block n of `width` columns is block `order[n]` of `matrix`. Both levels
+    of scales are multiplied, and a group that is cut is split, which is exact. A layout whose
+    groups cannot be cut there becomes float32."""
+    columns = matrix.shape[1]
+    assert columns == len(order) * width
+    if isinstance(matrix, Affine):
+        if width % ACTIVATION_GROUP or columns % ACTIVATION_GROUP:
+            return take_column_blocks(Dense(dequantize(matrix), "f32"), order, width)
+        matrix = fold_super_scales(matrix)
+        matrix = split_groups(matrix, math.gcd(matrix.group, width))
+        minimum, per = matrix.minimum, width // matrix.group
+        return replace(
+            matrix,
+            q=_blocks(matrix.q, order, width * matrix.bits // 8),
+            scale=_blocks(matrix.scale, order, per),
+            minimum=None if minimum is None else _blocks(minimum, order, per),
+        )
+    if isinstance(matrix, Float8):
+        height, group = matrix.block
+        if group < columns and width % group:
+            return take_column_blocks(Dense(dequantize(matrix), "f32"), order, width)
+        scale = matrix.scale if group >= columns else _blocks(matrix.scale, order, width // group)
+        return Float8(_blocks(matrix.codes, order, width), scale, (height, group))
+    return Dense(_blocks(matrix.data, order, width), matrix.dtype)
+
+
+def _blocks(array: Any, order: npt.NDArray[np.intp], width: int) -> Any:
+    """Return the blocks of `width` columns of an array in another order."""
+    rows = array.shape[0]
+    return np.ascontiguousarray(array.reshape(rows, -1, width)[:, order]).reshape(rows, -1)
+
+
+def scaled(matrix: Matrix, factor: float) -> Matrix:
+    """Return `matrix` times `factor`. Floats keep their type, so that products are rounded to it;
+    scales of quantized weights become float32."""
+    if factor == 1.0:
+        return matrix
+    if isinstance(matrix, Dense):
+        return _rounded(dequantize(matrix) * np.float32(factor), matrix.dtype)
+    if isinstance(matrix, Float8):
+        return replace(matrix, scale=matrix.scale * np.float32(factor))
+    matrix = fold_super_scales(matrix)
+    minimum = matrix.minimum
+    return replace(
+        matrix,
+        scale=matrix.scale.astype(np.float32) * np.float32(factor),
+        minimum=None if minimum is None else minimum.astype(np.float32) * np.float32(factor),
+    )
+
+
+def _rounded(values: npt.NDArray[np.float32], dtype: FloatName) -> Dense:
+    if dtype == "bf16":
+        return Dense(float32_to_bfloat16(values), dtype)
+    return Dense(values.astype(np.float16 if dtype == "f16" else np.float32), dtype)
 
 
 def _length(part: slice) -> int:

@@ -13,7 +13,9 @@ from penstock.quant.weight_slices import (
     column_step,
     pad_rows,
     row_range,
+    scaled,
     size_bytes,
+    take_column_blocks,
     take_columns,
     take_rows,
 )
@@ -157,6 +159,25 @@ def test_folded_super_scales_have_the_same_values(form: str) -> None:
     flat = fold_super_scales(matrix)
     assert flat.super_scale is None and flat.super_minimum is None
     assert_same(flat, dequantize(matrix))
+
+
+@pytest.mark.parametrize("width", [16, 64, 128])
+@pytest.mark.parametrize("form", FORMS)
+def test_blocks_of_columns_in_another_order(form: str, width: int) -> None:
+    matrix = random_matrix(form)
+    order = np.random.default_rng(0).permutation(COLUMNS // width)
+    blocks = dequantize(matrix).reshape(ROWS, -1, width)[:, order]
+    assert_same(take_column_blocks(matrix, order, width), blocks.reshape(ROWS, COLUMNS))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_factor_keeps_the_type_of_the_weights(form: str) -> None:
+    matrix = random_matrix(form)
+    assert_same(scaled(matrix, 2.0), dequantize(matrix) * np.float32(2))
+    third = scaled(matrix, 1 / 3)
+    assert type(third) is type(matrix)
+    close = {"rtol": 2**-8, "atol": 1e-6}
+    np.testing.assert_allclose(dequantize(third), dequantize(matrix) / 3, **close)
 
 
 def test_taken_columns_are_copies() -> None:

@@ -72,10 +72,12 @@ def gguf_decoder_spec(
         architecture=architecture,
         hidden_size=width,
         num_heads=heads,
-        num_kv_heads=file.integer(f"{architecture}.attention.head_count_kv", heads),
+        num_kv_heads=uniform_integer(file, f"{architecture}.attention.head_count_kv", heads),
         head_dim=head_dim,
-        intermediate_size=file.integer(
-            f"{architecture}.feed_forward_length", experts.intermediate_size if experts else None
+        intermediate_size=uniform_integer(
+            file,
+            f"{architecture}.feed_forward_length",
+            experts.intermediate_size if experts else None,
         ),
         vocab_size=_vocab_size(file),
         norm_eps=file.real(f"{architecture}.attention.layer_norm_rms_epsilon"),
@@ -104,6 +106,21 @@ def require_equal(file: GgufFile, key: str, value: int) -> None:
     given = file.integer(key, value)
     if given != value:
         raise ModelError(f"{file.path}: {key} {given} is not supported, only {value}")
+
+
+def uniform_integer(file: GgufFile, key: str, default: int | None = None) -> int:
+    """Return an integer, or the only value of an array with one entry per layer, in which 0 marks a
+    layer without the block that the key describes. Raises ModelError naming the key if entries
+    differ or if it is absent and `default` is None."""
+    if not isinstance(file.metadata.get(key), np.ndarray):
+        return file.integer(key, default)
+    entries = file.numbers(key)
+    values = (
+        {int(value) for value in entries[entries != 0]} if entries.dtype.kind in "iu" else set()
+    )
+    if len(values) != 1:
+        raise ModelError(f"{file.path}: {key}: the entries {entries.tolist()} are not supported")
+    return values.pop()
 
 
 def _vocab_size(file: GgufFile) -> int:

@@ -19,6 +19,7 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": "gemma3_text",
     "Idefics3ForConditionalGeneration": "llama",
     "InternVLForConditionalGeneration": "qwen2",
+    "Lfm2VlForConditionalGeneration": "lfm2",
     "LlavaForConditionalGeneration": "llama",
     "LlavaNextForConditionalGeneration": "llama",
     "LlavaOnevisionForConditionalGeneration": "qwen2",
@@ -28,6 +29,7 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "Qwen2AudioForConditionalGeneration": "qwen2",
     "Qwen2VLForConditionalGeneration": "qwen2",
     "Qwen2_5_VLForConditionalGeneration": "qwen2",
+    "Qwen3_5ForConditionalGeneration": "qwen3_5_text",
     "Qwen3OmniMoeForConditionalGeneration": "qwen3_moe",
     "Qwen3VLForConditionalGeneration": "qwen3",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_moe",
@@ -83,6 +85,19 @@ _PHI4_MULTIMODAL: Final = {
     "max_position_embeddings": 131_072,
     "eos_token_id": [199_999, 200_020],
 }
+_LFM2: Final = {
+    "hidden_size": 2560,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 65_536,
+}
+_QWEN3_5: Final = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "intermediate_size": 12_288,
+    "vocab_size": 248_320,
+}
 _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "llama": _VICUNA,
     "mistral": _VICUNA | {"intermediate_size": 14_336},
@@ -103,6 +118,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "num_local_experts": 60,
         "norm_topk_prob": True,
     },
+    "lfm2": _LFM2,
+    "qwen3_5_text": _QWEN3_5,
     "phi4_multimodal": _PHI4_MULTIMODAL,
     "phi4mm": _PHI4_MULTIMODAL,
     "gemma3_text": {
@@ -170,9 +187,9 @@ def text_backbone_names(names: TensorNames, tensors: Collection[str]) -> TensorN
     root = next(found, _ROOTS[0])
     return replace(
         names,
-        embedding=f"{root}embed_tokens",
-        final_norm=f"{root}norm",
-        layer=f"{root}layers.{{}}.",
+        embedding=root + names.embedding.removeprefix("model."),
+        final_norm=root + names.final_norm.removeprefix("model."),
+        layer=root + names.layer.removeprefix("model."),
         head=_HEADS.get(root, "lm_head"),
         ignored=_OTHER_PARTS if names.ignored is None else _either(_OTHER_PARTS, names.ignored),
     )

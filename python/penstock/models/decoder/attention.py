@@ -38,6 +38,7 @@ class Attention(Generic[Tensor]):
         self._turns_by_media = turns_by_media
         self._qkv = ops.pack_linear(weights.qkv)
         self._output = ops.pack_linear(weights.output)
+        self._gate = None if weights.output_gate is None else ops.pack_linear(weights.output_gate)
         self._sinks = None if weights.sinks is None else ops.constant(weights.sinks)
         self._head_norm = None
         if weights.q_norm is not None and weights.k_norm is not None:
@@ -47,6 +48,10 @@ class Attention(Generic[Tensor]):
 
     def mix(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute attention without the output projection: [T, W] -> [T, H * D]."""
+        y = self._attend(step, x)
+        return y if self._gate is None else step.ops.sigmoid_mul(y, step.ops.linear(x, self._gate))
+
+    def _attend(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         spec, ops, cache, window = self._spec, step.ops, step.cache, self._layer.window
         assert cache is not None
         heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)

@@ -228,7 +228,7 @@ class Decoder(Generic[Tensor]):
     def _count(self, layer: LayerWeights, own: LayerSpec) -> None:
         """Add the bytes of a layer to `weight_bytes`, and make `adapter_storage_dtype` as coarse as
         its linear layers."""
-        linears = (layer.qkv, layer.output, layer.gate_up, layer.down)
+        linears = (layer.qkv, layer.output_gate, layer.output, layer.gate_up, layer.down)
         if layer.shared is not None:
             self.weight_bytes += sum(map(linear_bytes, layer.shared.linears))
         held = [linear for linear in linears if linear is not None]

@@ -194,11 +194,16 @@ class DecoderSpec:
     - `max_model_len`: the model's context length in tokens.
     - `qkv_bias`, `output_bias`, `mlp_bias`: whether these linear layers have biases.
     - `qk_norm`: queries and keys are normalized per head.
+    - `output_gate`: the output of attention is multiplied by the sigmoid of a gate, before the
+      output projection. The query projection of the file has the queries and the gates of each head
+      in turn.
     - `tied_head`: the language-model head is the embedding matrix.
     - `local_rope`: the RoPE of the layers with a sliding window; None: `rope` in all layers.
     - `attention_scale`: the factor on attention scores; None: 1 / sqrt(head_dim).
     - `embedding_scale`: the factor on the token embeddings.
     - `logit_scale`: the factor on the logits. The final norm's weights are multiplied by it.
+    - `gate_factor`, `down_factor`: factors on the weights of a dense feed-forward's gate and of its
+      last projection, by which these are multiplied when they are read.
     - `norm_offset`: is added to the norm weights of the file.
     - `norms`: where a block has norms: "pre": of its input; "post": of its output, before that is
       added to the residual; "sandwich": both.
@@ -227,11 +232,14 @@ class DecoderSpec:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    output_gate: bool = False
     tied_head: bool = False
     local_rope: RopeSpec | None = None
     attention_scale: float | None = None
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
+    gate_factor: float = 1.0
+    down_factor: float = 1.0
     norm_offset: float = 0.0
     norms: Literal["pre", "post", "sandwich"] = "pre"
     interleaved_rope: bool = False
@@ -284,11 +292,12 @@ class DecoderSpec:
     @property
     def mixer_columns(self) -> int:
         """The maximum number of scratch elements that one token needs in the mixer of any layer:
-        for attention q, k, v and the output."""
+        for attention q, k, v and the output, and the gate with its product."""
         widest = 0
+        gates = 2 * self.q_rows if self.output_gate else 0
         for layer in set(self.layers):
             if layer.has_attention:
-                widest = max(widest, 3 * self.q_rows + 2 * self.kv_rows)
+                widest = max(widest, 3 * self.q_rows + 2 * self.kv_rows + gates)
             elif layer.mixer is not None and layer.has_mixer:
                 widest = max(widest, layer.mixer.inner_columns(self))
         return widest
@@ -325,6 +334,8 @@ class DecoderSpec:
             )
         if self.interleaved_rope and self.qk_norm:
             raise ModelError(f"{where}: norms of heads are not supported with an interleaved rope")
+        if self.interleaved_rope and self.output_gate:
+            raise ModelError(f"{where}: an output gate is not supported with an interleaved rope")
         if self.norm_eps <= 0:
             raise ModelError(f"{where}: norm eps must be above 0, not {self.norm_eps}")
         for rope in (self.rope, self.local_rope):

@@ -167,7 +167,12 @@ MLX_EXPERTS = "switch_mlp."
 def headless_names(names: TensorNames) -> TensorNames:
     """Return `names` as in a Hugging Face folder that was saved without a language-model head: the
     prefix `model.` is missing."""
-    return replace(names, embedding="embed_tokens", final_norm="norm", layer="layers.{}.")
+    return replace(
+        names,
+        embedding=names.embedding.removeprefix("model."),
+        final_norm=names.final_norm.removeprefix("model."),
+        layer=names.layer.removeprefix("model."),
+    )
 
 
 def mlx_names(names: TensorNames) -> TensorNames:
@@ -192,6 +197,6 @@ def gguf_names(names: TensorNames, tensors: Collection[str]) -> TensorNames:
     fused = _GGUF_FUSED_EXPERTS
     if any(name.endswith(f".{fused}.weight") for name in tensors):
         names = replace(names, expert_gate=fused, expert_up=fused)
-    if "blk.0.attn_qkv.weight" not in tensors:
+    if "blk.0.attn_qkv.weight" not in tensors or "attn_qkv.weight" in names.mixer.values():
         return names
     return replace(names, q="attn_qkv", k="attn_qkv", v="attn_qkv")

@@ -128,7 +128,7 @@ def _block_norms(spec: DecoderSpec, before: str, after: str) -> list[str]:
 def _attention_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
     width, q, kv = spec.hidden_size, spec.q_rows, spec.kv_rows
     shapes = _linear_shapes(
-        (names.q, q, width, spec.qkv_bias),
+        (names.q, 2 * q if spec.output_gate else q, width, spec.qkv_bias),
         (names.k, kv, width, spec.qkv_bias),
         (names.v, kv, width, spec.qkv_bias),
         (names.output, width, q, spec.output_bias),

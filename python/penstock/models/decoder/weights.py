@@ -34,7 +34,7 @@ from penstock.models.decoder.tensor_shapes import (
 )
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
-from penstock.quant.weight_slices import split_rows, take_rows
+from penstock.quant.weight_slices import scaled, split_rows, take_rows
 
 Vector = npt.NDArray[np.float32]
 MatrixBytes = Callable[[Matrix], int]
@@ -48,7 +48,8 @@ PREFETCH_LAYERS = 3
 class LayerWeights:
     """The weights of one layer.
 
-    - `qkv`: q, k and v fused. `gate_up`: gate and up fused.
+    - `qkv`: q, k and v fused. `output_gate` [H * D, W]: see `DecoderSpec.output_gate`. `gate_up`:
+      gate and up fused.
     - `attention_norm`, `attention_post_norm`: [W], of the input and the output of attention or
       another mixer. `mlp_norm`, `mlp_post_norm`: [W], of the feed-forward. `q_norm`, `k_norm`: [D].
     - `router` [E, W] and `experts`: only in a mixture of experts, which has no `gate_up` and
@@ -62,6 +63,7 @@ class LayerWeights:
 
     attention_norm: Vector | None = None
     qkv: Linear | None = None
+    output_gate: Linear | None = None
     q_norm: Vector | None = None
     k_norm: Vector | None = None
     output: Linear | None = None
@@ -246,9 +248,11 @@ class DecoderWeights:
         )
         if own.mixer is not None:
             return replace(norms, mixer=own.mixer.read(_LayerTensors(self, prefix), spec))
+        qkv, gate = self._gated_qkv(prefix) if spec.output_gate else (self._qkv(prefix), None)
         return replace(
             norms,
-            qkv=self._qkv(prefix),
+            qkv=qkv,
+            output_gate=gate,
             q_norm=self._norm(prefix + names.q_norm) if spec.qk_norm else None,
             k_norm=self._norm(prefix + names.k_norm) if spec.qk_norm else None,
             output=self._linear(prefix, names.output, spec.output_bias),
@@ -266,11 +270,7 @@ class DecoderWeights:
         )
         if own.experts is not None:
             return self._read_mixture(prefix, own.experts, normed)
-        return replace(
-            normed,
-            gate_up=self._gate_up(prefix, own),
-            down=self._linear(prefix, names.down, spec.mlp_bias),
-        )
+        return replace(normed, gate_up=self._gate_up(prefix, own), down=self._down(prefix))
 
     def _read_mixture(
         self, prefix: str, mixture: ExpertsSpec, weights: LayerWeights
@@ -337,8 +337,22 @@ class DecoderWeights:
         return np.concatenate([self._checkpoint.vector(f"{prefix}{name}.bias") for name in names])
 
     def _gate_up(self, prefix: str, own: LayerSpec) -> Linear:
-        names, ff = self.names, self.spec.feed_forward_size(own)
-        return self.fused(prefix, ((names.gate, ff), (names.up, ff)), self.spec.mlp_bias)
+        names, spec = self.names, self.spec
+        ff, factor = spec.feed_forward_size(own), spec.gate_factor
+        fused = self.fused(prefix, ((names.gate, ff), (names.up, ff)), spec.mlp_bias)
+        if factor == 1.0:
+            return fused
+        gate, up = fused.parts
+        bias = fused.bias
+        if bias is not None:
+            bias = bias * np.repeat(np.array([factor, 1], np.float32), ff)
+        return Linear((scaled(gate, factor), up), bias)
+
+    def _down(self, prefix: str) -> Linear:
+        down = self._linear(prefix, self.names.down, self.spec.mlp_bias)
+        factor = self.spec.down_factor
+        bias = None if down.bias is None else down.bias * np.float32(factor)
+        return Linear(tuple(scaled(part, factor) for part in down.parts), bias)
 
     def _qkv(self, prefix: str) -> Linear:
         names, spec = self.names, self.spec
@@ -354,6 +368,19 @@ class DecoderWeights:
             q_bias, k_bias, v_bias = np.split(bias, [spec.q_rows, spec.q_rows + spec.kv_rows])
             bias = np.concatenate([q_bias[q_order], k_bias[k_order], v_bias])
         return Linear((take_rows(q, q_order), take_rows(k, k_order), v), bias)
+
+    def _gated_qkv(self, prefix: str) -> tuple[Linear, Linear]:
+        """Return q, k and v, and the gate of the output, whose rows are beside those of q."""
+        names, spec = self.names, self.spec
+        whole = self._linear(prefix, names.q, spec.qkv_bias)
+        rows = np.arange(2 * spec.q_rows).reshape(spec.num_heads, 2, spec.head_dim)
+        q, gate = (_rows_of(whole, rows[:, part].reshape(-1)) for part in (0, 1))
+        parts = (names.k, spec.kv_rows), (names.v, spec.kv_rows)
+        kv = self.fused(prefix, parts, spec.qkv_bias)
+        bias = None
+        if q.bias is not None and kv.bias is not None:
+            bias = np.concatenate([q.bias, kv.bias])
+        return Linear((*q.parts, *kv.parts), bias), gate
 
 
 class _LayerTensors:
@@ -383,6 +410,12 @@ class _LayerTensors:
 
     def _name(self, role: str) -> str:
         return self._prefix + self._weights.names.mixer[role]
+
+
+def _rows_of(linear: Linear, rows: npt.NDArray[np.intp]) -> Linear:
+    """Return some rows of a linear layer of one matrix."""
+    (matrix,) = linear.parts
+    return Linear((take_rows(matrix, rows),), None if linear.bias is None else linear.bias[rows])
 
 
 def prefetch_layers(read: Callable[[int], LayerWeights], count: int) -> Iterator[LayerWeights]:

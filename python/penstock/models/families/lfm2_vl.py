@@ -1,5 +1,5 @@
 """LFM2-VL: SigLIP 2 over images of any proportions, large ones as tiles and a thumbnail; squares of
-patches are normalized and projected by two linear layers. Its language model is not supported."""
+patches are normalized and projected by two linear layers."""
 
 from __future__ import annotations
 

@@ -1,0 +1,69 @@
+"""Every hybrid architecture, with small random weights, gives the logits of `transformers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from decoder_stepper import Stepper, load_decoder
+from hybrid_models import DELTA, PROMPT, SHORT_CONV, expected_logits, save
+
+TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_5": ("Qwen3_5", DELTA),
+    "qwen3_5 tied, with as many key heads as value heads": (
+        "Qwen3_5",
+        DELTA | {"tie_word_embeddings": True, "linear_num_key_heads": 4},
+    ),
+    "qwen3_5 with biases in attention, which is the first layer": (
+        "Qwen3_5",
+        DELTA
+        | {"attention_bias": True, "num_hidden_layers": 2}
+        | {"layer_types": ["full_attention", "linear_attention"]},
+    ),
+    "lfm2": ("Lfm2", SHORT_CONV),
+    "lfm2 tied, with biases and more taps": (
+        "Lfm2",
+        SHORT_CONV | {"tie_word_embeddings": True, "conv_bias": True, "conv_L_cache": 5},
+    ),
+    "lfm2 with a feed-forward of two thirds": (
+        "Lfm2",
+        SHORT_CONV | {"block_auto_adjust_ff_dim": True, "block_multiple_of": 16},
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """(folder, float32 model) of one case."""
+    folder = tmp_path_factory.mktemp("model")
+    return folder, save(*CASES[request.param], folder)
+
+
+def test_prefill_gives_the_logits_of_transformers(saved: Any) -> None:
+    folder, model = saved
+    logits = Stepper(*load_decoder(folder)).step({0: PROMPT}, all_rows=True)
+    torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)
+
+
+def test_decode_after_a_chunked_prompt_gives_the_logits_of_transformers(saved: Any) -> None:
+    folder, model = saved
+    expected = expected_logits(model, PROMPT)
+    stepper = Stepper(*load_decoder(folder))
+    stepper.step({0: PROMPT[:6]})
+    stepper.step({0: PROMPT[6:23]})
+    for position in range(23, len(PROMPT)):
+        logits = stepper.step({0: PROMPT[position : position + 1]})
+        torch.testing.assert_close(logits, expected[position : position + 1], **TOLERANCE)
+
+
+def test_sequences_in_one_step_do_not_affect_each_other(saved: Any) -> None:
+    folder, model = saved
+    stepper = Stepper(*load_decoder(folder), sequences=3)
+    stepper.step({0: PROMPT[:20], 2: PROMPT[5:9]})
+    logits = stepper.step({2: PROMPT[9:10], 0: PROMPT[20:21], 1: PROMPT[::-1]})
+    expected = [PROMPT[5:10], PROMPT[:21], PROMPT[::-1]]
+    for row, tokens in enumerate(expected):
+        torch.testing.assert_close(logits[row], expected_logits(model, tokens)[-1], **TOLERANCE)
