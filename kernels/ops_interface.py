@@ -183,6 +183,10 @@ class Ops(RecurrentOps[Tensor], LatentOps[Tensor], Protocol[Tensor]):
     ) -> tuple[Tensor, Tensor]:
         """Return (layer_norm(s), s) with s = x + residual, both [T, W]."""
 
+    def norm_columns(self, x: Tensor, weight: Tensor, first: int, group: int, eps: float) -> Tensor:
+        """Normalize the columns `first` to `first + len(weight)` of x in place, and return x [T,
+        W]: each `group` of them is replaced by rms_norm of the group with its part of `weight`."""
+
     def linear(self, x: Tensor, weight: Any) -> Tensor:
         """Return x @ w.T + bias: [T, C] -> [T, N] float32.
 

@@ -123,6 +123,10 @@ class BackendOps(Generic[Tensor]):
         self._backend.call("lora", tensors, integers, weight=slots.table)
         return y
 
+    def norm_columns(self, x: Tensor, weight: Any, first: int, group: int, eps: float) -> Tensor:
+        self._backend.call("norm_columns", [x, weight], [first, group], [eps])
+        return x
+
     def rope_cache(
         self,
         qkv: Tensor,

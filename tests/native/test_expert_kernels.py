@@ -86,7 +86,7 @@ def test_nan_stays_nan_through_a_clamped_activation(ops: NativeOps) -> None:
 
 def test_unknown_activation_is_refused(ops: NativeOps) -> None:
     weights = replace(random_experts("f32", "f32"), activation="gelu")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="activation: must be silu, .* or swiglu_oai, got gelu"):
+    with pytest.raises(ValueError, match=r"activation: must be silu, .* or swiglu_oai, got gelu"):
         ops.pack_experts(weights)
 
 

@@ -152,7 +152,16 @@ EXAMPLES: dict[str, list[tuple[str, list[tuple[str, dict[str, object]]]]]] = {
             "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n"
             "<tool_call>ping</tool_call>",
             [PARIS, PLAIN_PING],
-        )
+        ),
+        (
+            "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value>"
+            "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call>",
+            [PARIS],
+        ),
+    ],
+    "glm4": [
+        ('get_weather\n{"city": "Paris", "days": 3}', [PARIS]),
+        ('\nping\n{}\nget_weather \n{"city": "Paris", "days": 3}', [PLAIN_PING, PARIS]),
     ],
     "phi": [
         (
@@ -175,6 +184,11 @@ EXAMPLES: dict[str, list[tuple[str, list[tuple[str, dict[str, object]]]]]] = {
             [PARIS, PLAIN_PING],
         ),
         (
+            '<|tool_call_start|>[{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}'
+            "}]<|tool_call_end|>",
+            [PARIS],
+        ),
+        (
             "<|tool_call_start|>[math.hypot(x=-1.5, y=2e3)]<|tool_call_end|>",
             [("math.hypot", {"x": -1.5, "y": 2000.0})],
         ),
@@ -187,6 +201,25 @@ EXAMPLES: dict[str, list[tuple[str, list[tuple[str, dict[str, object]]]]]] = {
             "<|tool_calls_section_end|>",
             [PARIS, PLAIN_PING],
         )
+    ],
+    "cohere": [
+        (
+            '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather",'
+            ' "parameters": {"city": "Paris", "days": 3}},\n    {"tool_call_id": "1",'
+            ' "tool_name": "ping", "parameters": {}}\n]<|END_ACTION|>',
+            [PARIS, PLAIN_PING],
+        )
+    ],
+    "hunyuan": [
+        (
+            '<tool_calls>[{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}},'
+            ' {"name": "ping", "arguments": {}}]</tool_calls>',
+            [PARIS, PLAIN_PING],
+        ),
+        (
+            '<tool_calls>\n[\n  {"name": "ping", "arguments": {}}\n]\n</tool_calls>',
+            [PLAIN_PING],
+        ),
     ],
     "minimax_m1": [
         (

@@ -76,6 +76,15 @@ std::string routing_refusal(const Symbols& symbols, int) {
     return {};
 }
 
+std::string columns_refusal(const Symbols& symbols, int) {
+    const int64_t columns = value(symbols, "columns"), group = value(symbols, "group");
+    const int64_t first = value(symbols, "first");
+    if (first < 0 || first > value(symbols, "W") - columns) {
+        return "first: the columns must be inside of x";
+    }
+    return group < 1 || columns % group != 0 ? "group: must divide the columns" : "";
+}
+
 std::string count_refusal(const Symbols& symbols, int) {
     return value(symbols, "count") > value(symbols, "V") ? "count: exceeds the vocabulary" : "";
 }
@@ -174,6 +183,10 @@ std::vector<Row> row_kernels() {
                        "height int32 [T] below positions; width int32 [T] below positions; "
                        "axis int32 [pairs]; write out float32 [T, 2*pairs]"},
         {"gather_rows", "x float32 [T, W]; rows int32 [S] below T; write out float32 [S, W]"},
+        {"norm_columns",
+         "update x float32 [T, W]; weight float32 [columns]; integer first; integer group; "
+         "real eps",
+         ObjectKind::none, columns_refusal},
     };
 }
 

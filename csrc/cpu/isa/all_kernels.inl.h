@@ -8,6 +8,7 @@
 #include "cpu/linear/quantize.inl.h"
 #include "cpu/lora/lora.inl.h"
 #include "cpu/ops/activation.inl.h"
+#include "cpu/ops/columns.inl.h"
 #include "cpu/ops/embedding.inl.h"
 #include "cpu/ops/experts.inl.h"
 #include "cpu/ops/gather.inl.h"
@@ -28,7 +29,7 @@ constexpr KernelTable kTable{{kQuantizeKernels, kLinearAffineKernels, kLinearDen
                               kEmbeddingKernels, kNormKernels, kRopeKernels, kAttentionKernels,
                               kActivationKernels, kAdjustKernels, kSamplingKernels, kGatherKernels,
                               kLayerNormKernels, kPoolingKernels, kLoraKernels, kExpertKernels,
-                              kMediaKernels, kRoutingKernels}};
+                              kMediaKernels, kRoutingKernels, kColumnKernels}};
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_ISA

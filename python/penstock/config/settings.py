@@ -12,6 +12,7 @@ from penstock.config.step_sizes import StepSizes
 # Names of the parsers in `text.tool_parsers`; "none" leaves tool calls in the text.
 ToolCallParserName = Literal[
     "none",
+    "cohere",
     "deepseek_v3",
     "deepseek_v31",
     "deepseek_v32",
@@ -19,9 +20,11 @@ ToolCallParserName = Literal[
     "gemma3",
     "gemma4",
     "glm",
+    "glm4",
     "granite",
     "harmony",
     "hermes",
+    "hunyuan",
     "kimi",
     "lfm2",
     "llama3",

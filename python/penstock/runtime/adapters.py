@@ -107,5 +107,5 @@ def factors_of(adapter: Adapter, spec: DecoderSpec) -> list[LinearFactors]:
     return [
         tuple(factors(name, layer.get(name)) for name in names)
         for layer, own in zip(adapter.layers, spec.layers, strict=True)
-        for names in fused_projections(own)
+        for names in fused_projections(spec, own)
     ]

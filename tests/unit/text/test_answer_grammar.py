@@ -122,6 +122,16 @@ def test_constraint_binds_the_answer_but_not_the_reasoning(constraint: Constrain
     assert not follows("apart", answer_syntax, both, "words")
 
 
+def test_tag_before_the_answer_is_allowed() -> None:
+    tags = ReasoningSyntax("<think>", "</think>", ("<answer>", "</answer>"))
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hunyuan"], tags)
+    constraint = Constraint("regex", r'\{"a": [0-9]\}')
+    rules = AnswerRules(answer=serialize(constraint), thinking="open")
+    for before in ("</think>\n<answer>\n", "</think>\n"):
+        assert follows("plain", answer_syntax, rules, before + '{"a": 1}')
+        assert not follows("plain", answer_syntax, rules, before + "a")
+
+
 def test_call_is_bound_in_every_section() -> None:
     rules = AnswerRules(TOOLS, "may")
     answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"])

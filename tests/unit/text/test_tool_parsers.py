@@ -29,6 +29,8 @@ from penstock.text.tool_parsers import (
 from tests.support.model_output_examples import EXAMPLES, TOOLS
 
 THINK = ReasoningSyntax("<think>", "</think>")
+ANSWERED = ReasoningSyntax("<think>", "</think>", ("<answer>", "</answer>"))
+RESPONDED = ReasoningSyntax("<think>", "</think>", ("<response>", "</response>"))
 CASES = [(name, text, calls) for name, cases in EXAMPLES.items() for text, calls in cases]
 FAMILIES = sorted(EXAMPLES)
 
@@ -333,6 +335,32 @@ class TestReasoning:
         pieces = pieces_of("qwen3_coder", ["a</think>\n", text], thinking=True)
         assert calls_in(pieces) == calls and text_in(pieces) == ""
 
+    @pytest.mark.parametrize("thinking", [True, False])
+    def test_tags_around_the_answer_are_dropped(self, thinking: bool) -> None:
+        ((call, calls), *_) = EXAMPLES["hunyuan"]
+        before = "hm\n</think>\n" if thinking else ""
+        for answer, found, text in (
+            ("<answer>\nYes <b>.\n</answer>", [], "Yes <b>.\n"),
+            (f"<answer>\nWait.\n{call}\n</answer>", calls, "Wait."),
+            ("Yes.</answer>", [], "Yes.</answer>"),
+        ):
+            pieces = []
+            for texts in ([before + answer], list(before + answer)):
+                syntax = AnswerSyntax(TOOL_SYNTAXES["hunyuan"], ANSWERED)
+                parser = AnswerParser(syntax, TOOLS, thinking=thinking)
+                pieces = [piece for one in texts for piece in parser.push(one)] + parser.finish()
+                assert (calls_in(pieces), text_in(pieces)) == (found, text)
+            reasoning = [piece.text for piece in pieces if isinstance(piece, ParsedReasoning)]
+            assert "".join(reasoning) == ("hm" if thinking else "")
+
+    def test_thought_channel_of_gemma4_is_reasoning(self) -> None:
+        ((call, calls), *_) = EXAMPLES["gemma4"]
+        syntax = detect_answer_syntax("<|tool_call>call: <|channel>thought\n<channel|>", ())
+        parser = AnswerParser(syntax, TOOLS)
+        pieces = parser.push(f"<|channel>thought\nHm.<channel|>{call}") + parser.finish()
+        assert joined(pieces)[0] == ("ParsedReasoning", "Hm.")
+        assert (calls_in(pieces), text_in(pieces)) == (calls, "")
+
     def test_harmony_channels_are_separated(self) -> None:
         text = (
             "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary"
@@ -368,6 +396,13 @@ class TestDetection:
             ("<|start_of_role|> <|tool_call|>", "granite"),
             ("<|tool_call|>", "phi"),
             ("{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}", "phi"),
+            ("<|observation|>[gMASK]<sop>{{ meta }}\n{{ content }}", "glm4"),
+            ("List of tools: <|tool_list_start|>[", "lfm2"),
+            ('<|START_ACTION|>[{"tool_call_id": "0", "tool_name":', "cohere"),
+            ('<tool_calls>[{"name": "func_name1", "arguments": {}}]</tool_calls>', "hunyuan"),
+            ('<tool_calls>\n{"name": <tool-name-1>', "minimax_m1"),
+            ("<tools> <function_calls></function_calls>", "olmo"),
+            ("<|tool_call>call:", "gemma4"),
             ("none of the marks", "hermes"),
         ],
     )
@@ -378,6 +413,21 @@ class TestDetection:
     def test_syntax_is_detected_from_tokens_without_a_template(self) -> None:
         found = detect_answer_syntax(None, {"<|tool_calls_section_begin|>": 1, "</think>": 2})
         assert found.calls is TOOL_SYNTAXES["kimi"] and found.reasoning == THINK
+
+    def test_syntax_is_detected_from_tokens_if_the_template_has_no_sign(self) -> None:
+        found = detect_answer_syntax("List of tools: [", {"<|tool_call_start|>", "<|im_end|>"})
+        assert found.calls is TOOL_SYNTAXES["lfm2"]
+
+    @pytest.mark.parametrize(("template", "found"), [
+        ("<think> content.split('<answer>')[-1].split('</answer>')[0]", ANSWERED),
+        ("<think></think> <response></response>", RESPONDED),
+        ("<think></think> <answer>", THINK),
+        ("<think></think> '<response>' + message.content + '</response>'", THINK),
+    ])  # fmt: skip
+    def test_tags_around_the_answer_are_detected(
+        self, template: str, found: ReasoningSyntax
+    ) -> None:
+        assert detect_answer_syntax(template, ()).reasoning == found
 
     def test_reasoning_is_detected_from_an_opening_tag(self) -> None:
         template = "{{ messages[0].content }}<|im_start|>assistant\n<think>\n"

@@ -4,15 +4,51 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import numpy as np
+
 from penstock.kernels.ops_interface import HeadNorm, Ops
 from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.lora_targets import OUTPUT, QKV
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 
 if TYPE_CHECKING:
-    from penstock.models.decoder.weights import LayerWeights
+    from penstock.models.decoder.weights import LayerWeights, Vector
 
 Tensor = TypeVar("Tensor")
+
+
+class JointNorm(Generic[Tensor]):
+    """RMSNorms of queries and keys that `rope_cache` does not compute: of all heads of a token
+    together, or of each head after the rotation.
+
+    A rotation does not change the mean square of a head. After the rotation, scores depend only on
+    the products of the weights of queries and keys, which queries get; keys are only normalized.
+    """
+
+    def __init__(self, spec: DecoderSpec, q: Vector, k: Vector, ops: Ops[Tensor]) -> None:
+        """`q`, `k`: the weights [H * D] and [K * D] of all heads, or [D] of each head."""
+        self._spec = spec
+        self._after: Tensor | None = None
+        rotated = spec.qk_norm_form == "rotated"
+        if rotated:
+            self._after = ops.constant(np.tile(q * k, spec.num_heads))
+            k = np.ones(spec.kv_rows, np.float32)
+        self._q = None if rotated else ops.constant(q)
+        self._k = ops.constant(k)
+
+    def before_rotation(self, ops: Ops[Tensor], qkv: Tensor) -> Tensor:
+        """Normalize queries and keys in place and return qkv: [T, (H + 2 K) * D]."""
+        spec = self._spec
+        if self._q is None:
+            return ops.norm_columns(qkv, self._k, spec.q_rows, spec.head_dim, spec.norm_eps)
+        qkv = ops.norm_columns(qkv, self._q, 0, spec.q_rows, spec.norm_eps)
+        return ops.norm_columns(qkv, self._k, spec.q_rows, spec.kv_rows, spec.norm_eps)
+
+    def after_rotation(self, ops: Ops[Tensor], q: Tensor) -> Tensor:
+        """Normalize rotated queries in place and return them: [T, H * D]."""
+        if self._after is None:
+            return q
+        return ops.norm_columns(q, self._after, 0, self._spec.head_dim, self._spec.norm_eps)
 
 
 class Attention(Generic[Tensor]):
@@ -41,10 +77,14 @@ class Attention(Generic[Tensor]):
         self._gate = None if weights.output_gate is None else ops.pack_linear(weights.output_gate)
         self._sinks = None if weights.sinks is None else ops.constant(weights.sinks)
         self._head_norm = None
+        self._joint_norm: JointNorm[Tensor] | None = None
         if weights.q_norm is not None and weights.k_norm is not None:
-            self._head_norm = HeadNorm(
-                ops.constant(weights.q_norm), ops.constant(weights.k_norm), spec.norm_eps
-            )
+            if spec.qk_norm_form == "head":
+                self._head_norm = HeadNorm(
+                    ops.constant(weights.q_norm), ops.constant(weights.k_norm), spec.norm_eps
+                )
+            else:
+                self._joint_norm = JointNorm(spec, weights.q_norm, weights.k_norm, ops)
 
     def mix(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute attention without the output projection: [T, W] -> [T, H * D]."""
@@ -57,10 +97,14 @@ class Attention(Generic[Tensor]):
         heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
         scale = spec.attention_scale or spec.head_dim**-0.5
         qkv = step.linear(x, self._qkv, QKV)
+        if self._joint_norm is not None:
+            qkv = self._joint_norm.before_rotation(ops, qkv)
         table, positioned = self._rope, step.inputs
         if step.rotation is not None and self._turns_by_media:
             table, positioned = step.rotation.table, step.rotation.inputs
         q = ops.rope_cache(qkv, table, positioned, cache, heads, self._head_norm)
+        if self._joint_norm is not None:
+            q = self._joint_norm.after_rotation(ops, q)
         if spec.bidirectional:
             return ops.bidirectional_attention(q, step.inputs, cache, heads, scale, window)
         return ops.attention(q, step.inputs, cache, heads, scale, window, self._sinks)

@@ -22,6 +22,7 @@ from penstock.models.decoder.feed_forward import FeedForward, pack_feed_forward
 from penstock.models.decoder.layer_step import LayerStep, LoraLinears, Rotation
 from penstock.models.decoder.lora_targets import first_linears
 from penstock.models.decoder.mixer import LoadedMixer
+from penstock.models.decoder.norm import Norm, pack_norm
 from penstock.models.decoder.residual_stream import ResidualStream
 from penstock.models.decoder.rope import identity_table, rope_table
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
@@ -42,11 +43,11 @@ class _Layer(Generic[Tensor]):
     None."""
 
     mixer: LoadedMixer[Tensor] | None
-    mixer_norm: Tensor | None
-    mixer_post_norm: Tensor | None
+    mixer_norm: Norm[Tensor] | None
+    mixer_post_norm: Norm[Tensor] | None
     feed_forward: FeedForward[Tensor] | None
-    mlp_norm: Tensor | None
-    mlp_post_norm: Tensor | None
+    mlp_norm: Norm[Tensor] | None
+    mlp_post_norm: Norm[Tensor] | None
 
 
 class Decoder(Generic[Tensor]):
@@ -87,7 +88,7 @@ class Decoder(Generic[Tensor]):
         self._no_rope = ops.constant(identity_table(positions))
         self._axes = ops.constant(np.array(spec.rope.axes, np.int32))
         self._embedding, self._head = self._pack_ends(weights, ops)
-        self._final_norm = ops.constant(weights.final_norm())
+        self._final_norm = pack_norm(spec, weights.final_norm(), ops)
         self._layers: list[_Layer[Tensor]] = []
         self._last_mixer = max(
             (index for index, layer in enumerate(spec.layers) if layer.has_mixer), default=-1
@@ -132,14 +133,15 @@ class Decoder(Generic[Tensor]):
         deep = () if inputs.media is None else inputs.media.deep
         # The rows of `deep` are those of all tokens: the last mixer must not have dropped any.
         gathering = self._last_mixer if len(deep) <= self._last_mixer else None
-        stream = ResidualStream(ops, self._embed(ops, inputs), self.spec.norm_eps)
+        stream = ResidualStream(ops, self._embed(ops, inputs))
         for index, layer in enumerate(self._layers):
             linear.first = self._first_linears[index]
             state = states[index] if states else None
             step = LayerStep(ops, inputs, linear, caches[index], state, self._rope, rotation)
-            self._mix(step, stream, layer, rows if index == gathering else None)
+            mixed = self._mix(step, stream, layer, rows if index == gathering else None)
             if layer.feed_forward is not None:
-                x = self._read(stream, layer.mlp_norm)
+                shared = mixed if self.spec.parallel else None
+                x = self._read(stream, layer.mlp_norm) if shared is None else shared
                 x = self._communicator.all_reduce(layer.feed_forward(step, x))
                 x = self._post_norm(ops, x, layer.mlp_post_norm)
                 if inputs.media is not None and index < len(deep):
@@ -155,20 +157,24 @@ class Decoder(Generic[Tensor]):
         stream: ResidualStream[Tensor],
         layer: _Layer[Tensor],
         rows: Tensor | None,
-    ) -> None:
-        """Compute the mixer of a layer, if it has one, and add its result to the stream. `rows`:
-        the only tokens that are needed afterwards; None: all."""
+    ) -> Tensor | None:
+        """Compute the mixer of a layer, if it has one, and add its result to the stream. Return the
+        input that it read. `rows`: the only tokens that are needed afterwards; None: all."""
         if layer.mixer is None:
-            return
-        x = layer.mixer.mix(step, self._read(stream, layer.mixer_norm))
+            return None
+        read = self._read(stream, layer.mixer_norm)
+        x = layer.mixer.mix(step, read)
         if rows is not None:
             x = step.ops.gather_rows(x, rows)
+            if self.spec.parallel:
+                read = step.ops.gather_rows(read, rows)
             stream.gather(rows)
             step.linear.rows = step.inputs.sampled_adapters
         x = self._communicator.all_reduce(layer.mixer.project(step, x))
         stream.add(self._post_norm(step.ops, x, layer.mixer_post_norm))
+        return read
 
-    def _read(self, stream: ResidualStream[Tensor], norm: Tensor | None) -> Tensor:
+    def _read(self, stream: ResidualStream[Tensor], norm: Norm[Tensor] | None) -> Tensor:
         """Return the input of a block: the stream, normalized unless `norm` is None."""
         return stream.read() if norm is None else stream.norm(norm)
 
@@ -187,8 +193,8 @@ class Decoder(Generic[Tensor]):
         table = ops.mrope_rows(self._rope, time, height, width, self._axes)
         return Rotation(table, replace(inputs, positions=media.rope_rows))
 
-    def _post_norm(self, ops: Ops[Tensor], x: Tensor, weight: Tensor | None) -> Tensor:
-        return x if weight is None else ops.rms_norm(x, weight, self.spec.norm_eps)
+    def _post_norm(self, ops: Ops[Tensor], x: Tensor, norm: Norm[Tensor] | None) -> Tensor:
+        return x if norm is None else norm.of(ops, x)
 
     def _pack_ends(self, weights: Weights, ops: Ops[Tensor]) -> tuple[Any, Any]:
         """Pack the embedding table and the language-model head, which may be one matrix. Return
@@ -206,14 +212,17 @@ class Decoder(Generic[Tensor]):
         self._count(layer, own)
         return _Layer(
             mixer=self._pack_mixer(layer, own, ops) if own.has_mixer else None,
-            mixer_norm=_constant(ops, layer.attention_norm),
-            mixer_post_norm=_constant(ops, layer.attention_post_norm),
+            mixer_norm=self._norm(layer.attention_norm, ops),
+            mixer_post_norm=self._norm(layer.attention_post_norm, ops),
             feed_forward=pack_feed_forward(self.spec, own, layer, ops)
             if own.has_feed_forward
             else None,
-            mlp_norm=_constant(ops, layer.mlp_norm),
-            mlp_post_norm=_constant(ops, layer.mlp_post_norm),
+            mlp_norm=self._norm(layer.mlp_norm, ops),
+            mlp_post_norm=self._norm(layer.mlp_post_norm, ops),
         )
+
+    def _norm(self, weights: Vector | None, ops: Ops[Tensor]) -> Norm[Tensor] | None:
+        return None if weights is None else pack_norm(self.spec, weights, ops)
 
     def _pack_mixer(
         self, layer: LayerWeights, own: LayerSpec, ops: Ops[Tensor]
@@ -249,7 +258,3 @@ def _storage_dtype_of(part: Matrix) -> StorageDtype:
     if isinstance(part, Affine):
         return "i8"
     return "f32" if isinstance(part, Dense) and part.dtype == "f32" else "f16"
-
-
-def _constant(ops: Ops[Tensor], weight: Vector | None) -> Tensor | None:
-    return None if weight is None else ops.constant(weight)

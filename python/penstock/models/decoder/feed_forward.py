@@ -50,23 +50,20 @@ def plain_activation(ops: Ops[Tensor], activation: ExpertActivation, x: Tensor) 
 
 
 class DenseFeedForward(Generic[Tensor]):
-    """A gated feed-forward: down(act(gate(x)) * up(x))."""
+    """A feed-forward with or without a gate, as `DecoderSpec.gated` says."""
 
-    def __init__(
-        self,
-        activation: ExpertActivation,
-        weights: LayerWeights,
-        ops: Ops[Tensor],
-    ) -> None:
+    def __init__(self, spec: DecoderSpec, weights: LayerWeights, ops: Ops[Tensor]) -> None:
         assert weights.gate_up is not None and weights.down is not None
-        self._activation = activation
+        self._gated = spec.gated
+        self._activation = spec.activation
         self._gate_up = ops.pack_linear(weights.gate_up)
         self._down = ops.pack_linear(weights.down)
 
     def __call__(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the block: [T, W] -> [T, W]."""
-        gate_up = step.linear(x, self._gate_up, GATE_UP)
-        return step.linear(gated_activation(step.ops, self._activation, gate_up), self._down, DOWN)
+        activate = gated_activation if self._gated else plain_activation
+        opened = step.linear(x, self._gate_up, GATE_UP)
+        return step.linear(activate(step.ops, self._activation, opened), self._down, DOWN)
 
 
 class SharedFeedForward(Generic[Tensor]):
@@ -124,4 +121,4 @@ def pack_feed_forward(
     """Return the packed feed-forward block of a layer."""
     if layer.experts is not None:
         return ExpertsFeedForward(layer.experts, weights, ops)
-    return DenseFeedForward(spec.activation, weights, ops)
+    return DenseFeedForward(spec, weights, ops)

@@ -8,17 +8,22 @@ from typing import Final
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 
 FUSED_PROJECTIONS: Final = (("q", "k", "v"), ("o",), ("gate", "up"), ("down",))
-"""The projections that each linear layer of a decoder layer fuses, in the order of their rows."""
+"""The projections that each linear layer of a decoder layer fuses, in the order of their rows. A
+feed-forward without a gate has only up."""
 
 QKV, OUTPUT, GATE_UP, DOWN = range(4)
 """Indices in FUSED_PROJECTIONS. In the whole decoder, linear layer `which` of decoder layer i has
 the number first_linears(spec)[i] + which."""
 
 
-def fused_projections(layer: LayerSpec) -> tuple[tuple[str, ...], ...]:
+def fused_projections(spec: DecoderSpec, layer: LayerSpec) -> tuple[tuple[str, ...], ...]:
     """Return the entries of FUSED_PROJECTIONS that adapters may change in a decoder layer: those of
     attention and of a dense feed-forward."""
-    return tuple(FUSED_PROJECTIONS[which] for which in _adaptable(layer))
+    lacking = () if spec.gated else ("gate",)
+    return tuple(
+        tuple(name for name in FUSED_PROJECTIONS[which] if name not in lacking)
+        for which in _adaptable(layer)
+    )
 
 
 def first_linears(spec: DecoderSpec) -> tuple[int, ...]:
@@ -41,7 +46,7 @@ def linear_sizes(spec: DecoderSpec) -> tuple[tuple[int, tuple[int, ...]], ...]:
         sizes = (
             (spec.hidden_size, (spec.q_rows, spec.kv_rows, spec.kv_rows)),
             (spec.q_rows, (spec.hidden_size,)),
-            (spec.hidden_size, (ff, ff)),
+            (spec.hidden_size, (ff, ff) if spec.gated else (ff,)),
             (ff, (spec.hidden_size,)),
         )
         return sizes[which]

@@ -5,26 +5,26 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from penstock.kernels.ops_interface import Ops
+from penstock.models.decoder.norm import Norm
 
 Tensor = TypeVar("Tensor")
 
 
 class ResidualStream(Generic[Tensor]):
     """The residual stream [T, W]. The result of a block is added together with the next norm, in
-    one op. `eps`: that of all norms."""
+    one op."""
 
-    def __init__(self, ops: Ops[Tensor], start: Tensor, eps: float) -> None:
+    def __init__(self, ops: Ops[Tensor], start: Tensor) -> None:
         self._ops = ops
         self._total = start
         self._added: Tensor | None = None
-        self._eps = eps
 
-    def norm(self, weight: Tensor) -> Tensor:
-        """Return rms_norm(stream) * weight: [T, W]."""
+    def norm(self, norm: Norm[Tensor]) -> Tensor:
+        """Return the normalized stream: [T, W]."""
         added, self._added = self._added, None
         if added is None:
-            return self._ops.rms_norm(self._total, weight, self._eps)
-        x, self._total = self._ops.add_rms_norm(added, self._total, weight, self._eps)
+            return norm.of(self._ops, self._total)
+        x, self._total = norm.of_sum(self._ops, added, self._total)
         return x
 
     def read(self) -> Tensor:

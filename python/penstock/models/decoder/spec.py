@@ -25,6 +25,9 @@ MAX_EXPERTS = 1024
 MAX_EXPERTS_IN_ALL = 1 << 16
 
 
+FeedForwardActivation: TypeAlias = Literal["silu", "gelu_tanh", "relu_squared"]
+
+
 def check_sizes(where: str, limits: Mapping[str, tuple[int, int]]) -> None:
     """Check that each size is in 1..limit. `limits`: name of the size -> (size, limit). Raises
     ModelError that starts with `where` and names the first size out of range."""
@@ -193,11 +196,14 @@ class DecoderSpec:
     - `intermediate_size`: the width of the feed-forward.
     - `max_model_len`: the model's context length in tokens.
     - `qkv_bias`, `output_bias`, `mlp_bias`: whether these linear layers have biases.
-    - `qk_norm`: queries and keys are normalized per head.
+    - `qk_norm`: queries and keys are normalized.
+    - `qk_norm_form`: how they are: "head": each head, before the rotation; "rotated": each head,
+      after it; "all": all heads of a token together, before the rotation.
     - `output_gate`: the output of attention is multiplied by the sigmoid of a gate, before the
       output projection. The query projection of the file has the queries and the gates of each head
       in turn.
     - `tied_head`: the language-model head is the embedding matrix.
+    - `head_bias`: the language-model head has a bias.
     - `local_rope`: the RoPE of the layers with a sliding window; None: `rope` in all layers.
     - `attention_scale`: the factor on attention scores; None: 1 / sqrt(head_dim).
     - `embedding_scale`: the factor on the token embeddings.
@@ -205,11 +211,17 @@ class DecoderSpec:
     - `gate_factor`, `down_factor`: factors on the weights of a dense feed-forward's gate and of its
       last projection, by which these are multiplied when they are read.
     - `norm_offset`: is added to the norm weights of the file.
+    - `norm_kind`: "rms": RMSNorm; "layer": LayerNorm. Norms of heads are RMSNorms.
+    - `norm_bias`: LayerNorms have biases.
     - `norms`: where a block has norms: "pre": of its input; "post": of its output, before that is
       added to the residual; "sandwich": both.
     - `interleaved_rope`: the rows of q and k, in the model and in its adapters, are ordered for a
       rotation of neighbouring components (2i, 2i + 1). They are reordered when they are read.
-    - `activation`: the activation of the feed-forward's gate.
+    - `parallel`: attention and feed-forward read the same input, with one norm, and both results
+      are added to the residual.
+    - `gated`: the feed-forward has a gate, down(activation(gate(x)) * up(x)); False:
+      down(activation(up(x))).
+    - `activation`: the activation of the feed-forward.
     - `bidirectional`: tokens also attend to later tokens. Each sequence is computed in one step.
     - `predicting_layers`: the number of layers that follow in the file and predict further tokens.
       Their tensors are not read.
@@ -233,7 +245,9 @@ class DecoderSpec:
     mlp_bias: bool = False
     qk_norm: bool = False
     output_gate: bool = False
+    qk_norm_form: Literal["head", "rotated", "all"] = "head"
     tied_head: bool = False
+    head_bias: bool = False
     local_rope: RopeSpec | None = None
     attention_scale: float | None = None
     embedding_scale: float = 1.0
@@ -241,9 +255,13 @@ class DecoderSpec:
     gate_factor: float = 1.0
     down_factor: float = 1.0
     norm_offset: float = 0.0
+    norm_kind: Literal["rms", "layer"] = "rms"
+    norm_bias: bool = False
     norms: Literal["pre", "post", "sandwich"] = "pre"
     interleaved_rope: bool = False
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    parallel: bool = False
+    gated: bool = True
+    activation: FeedForwardActivation = "silu"
     bidirectional: bool = False
     sinks: bool = False
     predicting_layers: int = 0
@@ -305,13 +323,14 @@ class DecoderSpec:
     @property
     def inner_columns(self) -> int:
         """The maximum number of scratch elements that one token needs in the feed-forward of any
-        layer: gate, up and their product, or those of a mixture of experts."""
-        dense = (3 * self.feed_forward_size(layer) for layer in self.layers if layer.is_dense)
-        widest = max(dense, default=0)
+        layer: gate, up and their product, and the input and the result of attention if the two are
+        parallel, or those of a mixture of experts."""
+        sizes = [self.feed_forward_size(layer) for layer in self.layers if layer.is_dense]
+        widest = max(sizes, default=0) * (3 if self.gated else 2)
         for experts in {layer.experts for layer in self.layers if layer.has_feed_forward} - {None}:
             assert experts is not None
             widest = max(widest, experts.inner_columns(self.hidden_size))
-        return widest
+        return widest + (self.hidden_size if self.parallel else 0)
 
     def check(self, where: str) -> None:
         """Check the sizes and the combination of features. Raises ModelError that starts with
@@ -374,6 +393,19 @@ class DecoderSpec:
                 )
         if self.sinks and self.bidirectional:
             raise ModelError(f"{where}: attention sinks are not supported in a bidirectional model")
+        if not self.gated and self.activation == "silu":
+            raise ModelError(f"{where}: silu is supported only in a feed-forward with a gate")
+        if self.gated and self.activation == "relu_squared":
+            raise ModelError(f"{where}: relu_squared is supported only without a gate")
+        if self.parallel and (
+            self.norms != "pre" or any(layer.blocks != "both" for layer in self.layers)
+        ):
+            raise ModelError(
+                f"{where}: parallel blocks are supported only with norms of their inputs and with"
+                " both blocks in every layer"
+            )
+        if self.head_bias and self.tied_head:
+            raise ModelError(f"{where}: a tied language-model head with a bias is not supported")
 
 
 def check_choice(where: str, per_token: int, groups: int = 1, groups_per_token: int = 1) -> None:

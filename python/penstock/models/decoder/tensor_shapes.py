@@ -63,10 +63,12 @@ def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
     """Return the name and shape of every required tensor."""
     shapes: dict[str, Shape] = {
         f"{names.embedding}.weight": (spec.vocab_size, spec.hidden_size),
-        f"{names.final_norm}.weight": (spec.hidden_size,),
+        **_norm_shapes(names.final_norm, spec),
     }
     if not spec.tied_head:
         shapes[f"{names.head}.weight"] = (spec.vocab_size, spec.hidden_size)
+    if spec.head_bias:
+        shapes[f"{names.head}.bias"] = (spec.vocab_size,)
     kinds = {own: _layer_shapes(names, spec, own) for own in set(spec.layers)}
     for index, own in enumerate(spec.layers):
         prefix = names.layer.format(index)
@@ -105,10 +107,9 @@ def _layer_shapes(names: TensorNames, spec: DecoderSpec, own: LayerSpec) -> dict
         shapes |= {names.mixer[role]: shape for role, shape in own.mixer.shapes(spec).items()}
     if own.is_dense:
         width, ff, biased = spec.hidden_size, spec.feed_forward_size(own), spec.mlp_bias
+        inputs = (names.gate, names.up) if spec.gated else (names.up,)
         shapes |= _linear_shapes(
-            (names.gate, ff, width, biased),
-            (names.up, ff, width, biased),
-            (names.down, width, ff, biased),
+            *((name, ff, width, biased) for name in inputs), (names.down, width, ff, biased)
         )
     elif own.has_feed_forward:
         assert own.experts is not None
@@ -116,9 +117,16 @@ def _layer_shapes(names: TensorNames, spec: DecoderSpec, own: LayerSpec) -> dict
     norms = []
     if own.has_mixer:
         norms += _block_norms(spec, names.attention_norm, names.attention_post_norm)
-    if own.has_feed_forward:
+    if own.has_feed_forward and not spec.parallel:
         norms += _block_norms(spec, names.mlp_norm, names.mlp_post_norm)
-    return shapes | {f"{name}.weight": (spec.hidden_size,) for name in norms}
+    for name in norms:
+        shapes |= _norm_shapes(name, spec)
+    return shapes
+
+
+def _norm_shapes(name: str, spec: DecoderSpec) -> dict[str, Shape]:
+    parts = ("weight", "bias") if spec.norm_bias else ("weight",)
+    return {f"{name}.{part}": (spec.hidden_size,) for part in parts}
 
 
 def _block_norms(spec: DecoderSpec, before: str, after: str) -> list[str]:
@@ -136,7 +144,9 @@ def _attention_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]
     if spec.sinks:
         shapes[names.sinks] = (spec.num_heads,)
     if spec.qk_norm:
-        shapes |= {f"{name}.weight": (spec.head_dim,) for name in (names.q_norm, names.k_norm)}
+        whole = spec.qk_norm_form == "all"
+        shapes[f"{names.q_norm}.weight"] = (q if whole else spec.head_dim,)
+        shapes[f"{names.k_norm}.weight"] = (kv if whole else spec.head_dim,)
     return shapes
 
 

@@ -49,9 +49,10 @@ class LayerWeights:
     """The weights of one layer.
 
     - `qkv`: q, k and v fused. `output_gate` [H * D, W]: see `DecoderSpec.output_gate`. `gate_up`:
-      gate and up fused.
+      gate and up fused, or up alone without a gate.
     - `attention_norm`, `attention_post_norm`: [W], of the input and the output of attention or
-      another mixer. `mlp_norm`, `mlp_post_norm`: [W], of the feed-forward. `q_norm`, `k_norm`: [D].
+      another mixer. `mlp_norm`, `mlp_post_norm`: [W], of the feed-forward. Norms with biases are
+      [2, W], weight and bias. `q_norm`, `k_norm`: [D], or [H * D] and [K * D] of all heads.
     - `router` [E, W] and `experts`: only in a mixture of experts, which has no `gate_up` and
       `down`. `router_bias` [E]: counts for the choice of experts. `expert_scale` [E]: scales their
       shares. `shared`: the shared experts.
@@ -94,7 +95,7 @@ class Weights(Protocol):
         ...
 
     def final_norm(self) -> Vector:
-        """Return the weight [W] of the last norm."""
+        """Return the weight [W] of the last norm, or its weight and its bias [2, W]."""
         ...
 
     def rope_factors(self) -> Vector | None:
@@ -167,12 +168,16 @@ class DecoderWeights:
         """Return the language-model head [V, W], or None if it is the embedding matrix."""
         if self.spec.tied_head:
             return None
-        return Linear((self.matrix(f"{self.names.head}.weight"),))
+        matrix = self.matrix(f"{self.names.head}.weight")
+        if not self.spec.head_bias:
+            return Linear((matrix,))
+        return Linear((matrix,), self._checkpoint.vector(f"{self.names.head}.bias"))
 
     def final_norm(self) -> Vector:
-        """Return the weight [W] of the final norm, multiplied by `DecoderSpec.logit_scale`."""
-        weight: Vector = self._norm(self.names.final_norm) * np.float32(self.spec.logit_scale)
-        return weight
+        """Return the weight [W] of the final norm, or its weight and its bias [2, W], multiplied by
+        `DecoderSpec.logit_scale`."""
+        norm: Vector = self._norm(self.names.final_norm) * np.float32(self.spec.logit_scale)
+        return norm
 
     def rope_factors(self) -> Vector | None:
         """See `Weights`. Raises ModelError for a divisor that is not positive."""
@@ -253,8 +258,8 @@ class DecoderWeights:
             norms,
             qkv=qkv,
             output_gate=gate,
-            q_norm=self._norm(prefix + names.q_norm) if spec.qk_norm else None,
-            k_norm=self._norm(prefix + names.k_norm) if spec.qk_norm else None,
+            q_norm=self._norm_weight(prefix + names.q_norm) if spec.qk_norm else None,
+            k_norm=self._norm_weight(prefix + names.k_norm) if spec.qk_norm else None,
             output=self._linear(prefix, names.output, spec.output_bias),
             sinks=self._checkpoint.vector(prefix + names.sinks) if spec.sinks else None,
         )
@@ -263,9 +268,10 @@ class DecoderWeights:
         self, prefix: str, own: LayerSpec, weights: LayerWeights
     ) -> LayerWeights:
         names, spec = self.names, self.spec
+        before = spec.norms != "post" and not spec.parallel
         normed = replace(
             weights,
-            mlp_norm=self._norm(prefix + names.mlp_norm) if spec.norms != "post" else None,
+            mlp_norm=self._norm(prefix + names.mlp_norm) if before else None,
             mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if spec.norms != "pre" else None,
         )
         if own.experts is not None:
@@ -287,6 +293,13 @@ class DecoderWeights:
         )
 
     def _norm(self, name: str) -> Vector:
+        """Read a norm of the residual stream: [W], or [2, W] with its bias."""
+        weight = self._norm_weight(name)
+        if not self.spec.norm_bias:
+            return weight
+        return np.stack([weight, self._checkpoint.vector(f"{name}.bias")])
+
+    def _norm_weight(self, name: str) -> Vector:
         weight = self._checkpoint.vector(f"{name}.weight")
         return weight + np.float32(self.spec.norm_offset) if self.spec.norm_offset else weight
 
@@ -339,14 +352,15 @@ class DecoderWeights:
     def _gate_up(self, prefix: str, own: LayerSpec) -> Linear:
         names, spec = self.names, self.spec
         ff, factor = spec.feed_forward_size(own), spec.gate_factor
-        fused = self.fused(prefix, ((names.gate, ff), (names.up, ff)), spec.mlp_bias)
-        if factor == 1.0:
+        gate = ((names.gate, ff),) if spec.gated else ()
+        fused = self.fused(prefix, (*gate, (names.up, ff)), spec.mlp_bias)
+        if factor == 1.0 or not spec.gated:
             return fused
-        gate, up = fused.parts
+        first, up = fused.parts
         bias = fused.bias
         if bias is not None:
             bias = bias * np.repeat(np.array([factor, 1], np.float32), ff)
-        return Linear((scaled(gate, factor), up), bias)
+        return Linear((scaled(first, factor), up), bias)
 
     def _down(self, prefix: str) -> Linear:
         down = self._linear(prefix, self.names.down, self.spec.mlp_bias)

@@ -16,6 +16,7 @@ import numpy as np
 from penstock.base.errors import ModelError
 from penstock.kernels.isa.instruction_sets import MatrixForm
 from penstock.kernels.weights import Experts, Linear, Matrix
+from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.expert_weights import SharedWeights
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_shapes import expected_shapes
@@ -65,6 +66,8 @@ def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
 
     if any(layer.mixer is not None for layer in spec.layers):
         raise ModelError(f"{where}: layers without attention cannot be divided among ranks yet")
+    if spec.qk_norm and spec.qk_norm_form == "all":
+        raise ModelError(f"{where}: norms of all heads cannot be divided among ranks yet")
     dense = any(layer.is_dense for layer in spec.layers)
     repeated = spec.num_kv_heads < count and count % spec.num_kv_heads == 0
     return replace(
@@ -134,10 +137,15 @@ class ShardWeights:
         table = self._whole.embedding() if head is None else head.parts[0]
         rows = _even_slice(self._rank, self._head_rows)
         own = slice(min(rows.start, self._spec.vocab_size), min(rows.stop, self._spec.vocab_size))
-        return Linear((pad_rows(row_range(table, own), self._head_rows),))
+        part = pad_rows(row_range(table, own), self._head_rows)
+        if head is None or head.bias is None:
+            return Linear((part,))
+        bias = np.zeros(self._head_rows, np.float32)
+        bias[: own.stop - own.start] = head.bias[own]
+        return Linear((part,), bias)
 
     def final_norm(self) -> Vector:
-        """Return the weight [W] of the last norm."""
+        """Return the weight [W] of the last norm, or its weight and its bias [2, W]."""
         return self._whole.final_norm()
 
     def rope_factors(self) -> Vector | None:
@@ -156,7 +164,9 @@ class ShardWeights:
         """See `Weights`."""
         names = self._whole.names
         shapes = expected_shapes(names, self._part)
-        head = {f"{names.head}.weight": (self._head_rows, self._spec.hidden_size)}
+        head: dict[str, Shape] = {f"{names.head}.weight": (self._head_rows, self._spec.hidden_size)}
+        if self._spec.head_bias:
+            head[f"{names.head}.bias"] = (self._head_rows,)
         if self._spec.tied_head:
             head = {f"{names.embedding}.weight": (self._head_rows, self._spec.hidden_size)}
             return self._whole.bytes_of(shapes, size) + self._whole.bytes_of(head, size)
@@ -177,7 +187,7 @@ class ShardWeights:
             whole,
             qkv=_rows(whole.qkv, (share.q, share.kv, share.kv)),
             output=self._columns(whole.output, share.q, prefix + names.output),
-            gate_up=None if gate_up is None else _rows(gate_up, (share.ff, share.ff)),
+            gate_up=None if gate_up is None else _rows(gate_up, (share.ff,) * len(gate_up.parts)),
             down=None if down is None else self._columns(down, share.ff, prefix + names.down),
             experts=None if experts is None else self._experts(experts, prefix),
             shared=None if whole.shared is None else self._shared(whole.shared, prefix),

@@ -94,6 +94,9 @@ def _reasoned(grammar: LarkGrammar, tags: ReasoningSyntax, thinking: Thinking, a
         return answer
     whole = grammar.rule(answer)
     space = grammar.terminal(SPACE)
+    if tags.answer is not None:
+        tagged = f"{grammar.literal(tags.answer[0])} {space} {whole}"
+        whole = grammar.one_of([tagged, whole])
     rest = f"{grammar.up_to(tags.close)} {space} {whole}"
     if thinking == "open":
         return rest

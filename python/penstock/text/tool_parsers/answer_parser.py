@@ -40,6 +40,7 @@ class AnswerParser:
         self._io = CallReader(self._reader, tools, self._output.add)
         self._run = self._harmony() if isinstance(calls, Harmony) else self._answer(thinking)
         self._calls = calls if tools and isinstance(calls, ToolSyntax) else None
+        self._answer_close = ""  # the tag that ends the answer, once the answer's tag has opened
         if thinking:
             self._output.begin_reasoning()
 
@@ -73,6 +74,7 @@ class AnswerParser:
     def _answer(self, thinking: bool) -> StreamRead[None]:
         if self._syntax.reasoning is not None:
             yield from self._reasoning(thinking)
+            yield from self._answer_tag()
         if self._calls is not None and self._calls.bare:
             yield from self._bare(self._calls)
         yield from self._text()
@@ -97,6 +99,21 @@ class AnswerParser:
             return
         self._output.end_reasoning()
 
+    def _answer_tag(self) -> StreamRead[None]:
+        """Drop the tag that opens the answer, if the model writes it."""
+        assert self._syntax.reasoning is not None
+        reader, tags = self._reader, self._syntax.reasoning.answer
+        if tags is None:
+            return
+        reader.hold()
+        yield from reader.spaces()
+        if (yield from reader.literal(tags[0])):
+            self._answer_close = tags[1]
+            self._output.end_reasoning()
+        else:
+            reader.rewind()
+        reader.release()
+
     def _bare(self, syntax: ToolSyntax) -> StreamRead[None]:
         """Parse calls at the start of an answer that are not opened by a section."""
         reader = self._reader
@@ -108,13 +125,16 @@ class AnswerParser:
     def _text(self) -> StreamRead[None]:
         reader, calls = self._reader, self._calls
         openings = {s.open: s for s in calls.sections} if calls is not None else {}
-        marks = tuple(openings)
+        marks = (*openings, self._answer_close) if self._answer_close else tuple(openings)
         pattern = re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
         while (yield from reader.need(1)):
             window = reader.window()
             found = pattern.search(window) if marks else None
             if found is not None:
                 self._emit_text(found.start())
+                if found[0] == self._answer_close:
+                    reader.advance(len(found[0]))
+                    continue
                 assert calls is not None
                 yield from self._section(calls, openings[found[0]])
                 continue

@@ -45,7 +45,8 @@ def call_grammar(
     texts = triggers + tuple(_mark(grammar, section) for section in sections)
     if calls.section.open or triggers:
         return grammar.text(text_or_calls(grammar, calls, tools)), GrammarTriggers(texts)
-    first = calls.format.wrapper[0][:1]
+    names = "".join(dict.fromkeys(tool.name[0] for tool in tools))
+    first = calls.format.wrapper[0][:1] or names
     return grammar.text(_bare_or_text(grammar, calls, tools)), GrammarTriggers(texts, first)
 
 
@@ -54,11 +55,11 @@ def text_or_calls(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[Func
     if all(syntax.format.triggers(tool) for tool in tools):
         return _triggered(grammar, syntax, tools)
     if not syntax.section.open:  # a call can start only at the first character
-        first = grammar.rule(r"/[^\[](.|\n)*/")
+        first = _text_without_call(grammar, syntax, tools)
         calls = f"{call(grammar, syntax, tools, opening(syntax, syntax.section))}"
         more = call(grammar, syntax, tools, syntax.format.call_separator)
         whole = f"{calls} ({more})* {ending(grammar, syntax, syntax.section)}"
-        return grammar.one_of([f"{first}?", whole])
+        return grammar.one_of([first, whole])
     parts = [_section(grammar, syntax, s, tools) for s in _known_sections(grammar, syntax)]
     return f"({grammar.one_of(parts)})* {grammar.rule(ANY_TEXT)}"
 
@@ -148,9 +149,7 @@ def _mark(grammar: LarkGrammar, section: Section) -> str:
 
 def _bare_or_text(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]) -> str:
     """Return an expression for calls if the answer starts with a function's name, else for text."""
-    names = "|".join(re.escape(tool.name) for tool in tools)
-    before = re.escape(syntax.format.wrapper[0])
-    text = grammar.terminal(rf"{ANY_TEXT} & ~(/\s*{before}\s*({names})\((.|\n)*/)")
+    text = _text_without_call(grammar, syntax, tools)
     more = f"({call(grammar, syntax, tools, syntax.format.call_separator)})*"
     sections = [
         f"{call(grammar, syntax, tools, opening(syntax, s))} {more} {ending(grammar, syntax, s)}"
@@ -162,6 +161,16 @@ def _bare_or_text(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[Func
     bare = f"{call(grammar, syntax, tools, opening(syntax, section))} {more}"
     text_first = f"{text} ({grammar.one_of(sections)} {tail})?" if sections else text
     return grammar.one_of([f"{bare} {ending(grammar, syntax, section)} {tail}", text_first])
+
+
+def _text_without_call(
+    grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]
+) -> str:
+    """Return an expression for text that does not start with a call of one of the functions."""
+    names = "|".join(re.escape(tool.name) for tool in tools)
+    before = re.escape(syntax.format.wrapper[0])
+    start = rf"/\s*{before}\s*({names}){syntax.bare_end}(.|\n)*/"
+    return grammar.terminal(f"{ANY_TEXT} & ~({start})")
 
 
 def _harmony(grammar: LarkGrammar, tools: Sequence[FunctionTool]) -> str:

@@ -36,6 +36,7 @@ class ToolSyntax:
     - `sections`: sections that the parser reads. The family was trained on the first.
     - `format`: the format of the calls in a section.
     - `bare`: first characters of an answer that may be a call without a section.
+    - `bare_end`: a regular expression for the text after the name of such a call.
     - `section_per_call`: each call has its own section; otherwise one section contains all calls.
     - `section_separator`: the text between two sections.
     - `written_section`: the section that the model writes, if it is not the first of `sections`.
@@ -45,6 +46,7 @@ class ToolSyntax:
     sections: tuple[Section, ...]
     format: CallFormat
     bare: str = ""
+    bare_end: str = r"\("
     section_per_call: bool = False
     section_separator: str = ""
     written_section: Section | None = None
@@ -77,10 +79,15 @@ class ToolSyntax:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSyntax:
-    """The tags before and after the reasoning, which precedes the answer."""
+    """The tags before and after the reasoning, which precedes the answer.
+
+    `answer`: the tags around the answer after the reasoning, which the parser drops; None if the
+    model writes none.
+    """
 
     open: str
     close: str
+    answer: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from string import ascii_letters
 from typing import Final
 
 from penstock.text.tool_parsers.formats.alternative_calls import AlternativeCalls
@@ -157,6 +158,15 @@ _LISTED: Final = (
         section_per_call=True,
         section_separator="\n",
     ),
+    # GLM-4 writes the name and, on the next line, the arguments, without any mark.
+    ToolSyntax(
+        "glm4",
+        (),
+        NamedCalls(("\n",), between="\n"),
+        bare=f"{ascii_letters}_",
+        bare_end=r"[ \t]*\n",
+        written_section=Section(""),
+    ),
     ToolSyntax(
         "phi",
         (Section("<|tool_call|>", "<|/tool_call|>"), Section("functools")),
@@ -171,7 +181,7 @@ _LISTED: Final = (
     ToolSyntax(
         "lfm2",
         (Section("<|tool_call_start|>", "<|tool_call_end|>"),),
-        AlternativeCalls(PythonCalls(), (("{", JsonCalls()),)),
+        AlternativeCalls(PythonCalls(), (("{", JsonCalls()), ("[{", JsonCalls(array=True)))),
     ),
     ToolSyntax(
         "kimi",
@@ -187,6 +197,12 @@ _LISTED: Final = (
             id_format="functions.{name}:{index}",
         ),
     ),
+    ToolSyntax(
+        "cohere",
+        (Section("<|START_ACTION|>", "<|END_ACTION|>"),),
+        JsonCalls("parameters", "tool_name", "tool_call_id", array=True, indent="\n    "),
+    ),
+    ToolSyntax("hunyuan", (Section("<tool_calls>", "</tool_calls>"),), JsonCalls(array=True)),
     ToolSyntax(
         "minimax_m1",
         (Section("<tool_calls>", "</tool_calls>", space="\n"),),

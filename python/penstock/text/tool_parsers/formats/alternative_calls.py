@@ -1,4 +1,4 @@
-"""Reads calls in one of several formats, chosen by the first character of a call."""
+"""Reads calls in one of several formats, chosen by the first characters of a call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class AlternativeCalls:
     """Reads calls in several formats and writes them in one.
 
     - `primary`: the format that the family was trained on.
-    - `others`: pairs of a call's first character and the format that reads such a call.
+    - `others`: pairs of a call's first characters and the format that reads such a call. The
+      longest match decides.
     """
 
     primary: CallFormat
@@ -53,5 +54,7 @@ class AlternativeCalls:
         return self.primary.arguments_first
 
     def read(self, io: CallReader) -> StreamRead[None]:
-        first = yield from io.reader.peek()
-        yield from dict(self.others).get(first, self.primary).read(io)
+        formats = dict(self.others)
+        first = yield from io.reader.literal(*formats)
+        io.reader.unread(len(first))
+        yield from formats.get(first, self.primary).read(io)

@@ -20,45 +20,62 @@ from penstock.text.tool_parsers.json_text import (
 from penstock.text.tool_parsers.stream_reader import Malformed, StreamRead
 
 ARGUMENT_KEYS: Final = ("arguments", "parameters")
-OTHER_KEYS: Final = ("type", "id", "index", "name", "function")
+NAME_KEYS: Final = ("name", "function", "tool_name")
+OTHER_KEYS: Final = ("type", "id", "index", "tool_call_id")
 
 
 @dataclass(frozen=True, slots=True)
 class JsonCalls:
     """Calls as JSON objects. Reads one object, several objects, or an array of objects.
 
-    - `arguments`: the key of the arguments that the family writes.
+    - `arguments`, `name`: the keys of the arguments and of the name that the family writes.
+    - `number`: the key of the call's number, a string that precedes the name; "" for none.
     - `array`: the family writes an array of calls.
+    - `indent`: the white space before each call of an array that has one call per line.
     - `separator`: the text between two calls if they are not an array.
     """
 
     arguments: str = "arguments"
+    name: str = "name"
+    number: str = ""
     array: bool = False
+    indent: str = ""
     separator: str = "; "
 
     @property
     def wrapper(self) -> tuple[str, str]:
-        return ("[", "]") if self.array else ("", "")
+        if not self.array:
+            return ("", "")
+        return ("[" + self.indent, "\n]" if self.indent else "]")
 
     @property
     def call_separator(self) -> str:
-        return ", " if self.array else self.separator
+        if not self.array:
+            return self.separator
+        return "," + (self.indent or " ")
 
     def marks(self) -> tuple[str, ...]:
         return ()
 
     def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
-        return dump({"name": name, self.arguments: arguments})
+        number = {self.number: str(index)} if self.number else {}
+        return dump(number | {self.name: name, self.arguments: arguments})
 
     def rule(self, grammar: LarkGrammar, tool: FunctionTool, prefix: str) -> str:
-        head = grammar.literal(f'{prefix}{{"name": {dump(tool.name)}, "{self.arguments}": ')
+        rest = f'"{self.name}": {dump(tool.name)}, "{self.arguments}": '
+        if self.number:
+            digits = grammar.terminal("/[0-9]{1,3}/")
+            start = grammar.literal(f'{prefix}{{"{self.number}": "')
+            head = f"{start} {digits} {grammar.literal(chr(34) + ', ' + rest)}"
+        else:
+            head = grammar.literal(f"{prefix}{{{rest}")
         return f'{head} {grammar.schema(arguments_schema(tool), strict=tool.strict)} "}}"'
 
     def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
         keys = "|".join(ARGUMENT_KEYS)
         name = re.escape(tool.name)
-        others = r'("(type|id|index)"\s*:\s*[^,{}]*,\s*)*'
-        head = rf'\{{\s*{others}"(name|function)"\s*:\s*"{name}"'
+        others = rf'("({"|".join(OTHER_KEYS)})"\s*:\s*[^,{{}}]*,\s*)*'
+        head = rf'\{{\s*{others}"({"|".join(NAME_KEYS)})"\s*:\s*"{name}"'
         return (Trigger(f'"{tool.name}"', rf'{head}\s*,\s*{others}"({keys})"\s*:'),)
 
     @property
@@ -139,7 +156,7 @@ class _Call:
     def check(self, key: str) -> None:
         """Raise Malformed for a key that no call has, so that JSON that is not a call is shown at
         once instead of being held back to its end."""
-        if not self.started and key not in ARGUMENT_KEYS + OTHER_KEYS:
+        if not self.started and key not in ARGUMENT_KEYS + NAME_KEYS + OTHER_KEYS:
             raise Malformed(f"unknown key {key!r} in a call")
 
     def field(self, key: str) -> StreamRead[None]:
@@ -147,7 +164,7 @@ class _Call:
         if key == "function" and (yield from reader.peek()) == "{":
             yield from _object(self._io)
             self._nested = self.started = True
-        elif key in ("name", "function") and self._name is None:
+        elif key in NAME_KEYS and self._name is None:
             self._name = yield from read_string(reader)
             if not self._io.knows(self._name):
                 raise Malformed(f"no function {self._name!r}")

@@ -24,7 +24,8 @@ class NamedCalls:
     """Calls as a name, a separator and JSON arguments.
 
     - `separators`: texts that end the name. The family writes the first; the others are also read.
-    - `begin`: the text before each call; "" if there is only one call.
+    - `begin`: the text before each call; "" if a call starts with its name.
+    - `between`: the text between two calls without `begin`; "" if there is only one call.
     - `kind`: a text that may follow `begin`, e.g. "function".
     - `code_fence`: the JSON is in a code block.
     - `end`: the text that ends a call.
@@ -36,6 +37,7 @@ class NamedCalls:
 
     separators: tuple[str, ...]
     begin: str = ""
+    between: str = ""
     kind: str = ""
     code_fence: bool = False
     end: str = ""
@@ -54,7 +56,7 @@ class NamedCalls:
 
     @property
     def call_separator(self) -> str:
-        return "\n" if self.code_fence else ""
+        return "\n" if self.code_fence else self.between
 
     def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
         before, after = self._json_between()
@@ -91,6 +93,13 @@ class NamedCalls:
 
     def read(self, io: CallReader) -> StreamRead[None]:
         yield from read_calls(io, self.begin, self._call)
+        while self.between:
+            yield from io.reader.spaces()
+            following = yield from io.reader.peek()
+            if not (following.isalpha() or following == "_"):
+                io.reader.rewind()
+                return
+            yield from self._call(io)
 
     def _call(self, io: CallReader) -> StreamRead[None]:
         reader = io.reader
