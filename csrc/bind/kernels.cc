@@ -46,6 +46,15 @@ void check_values(const CheckedCall& call) {
                           call.signature->kernel + ": visible");
         }
     }
+    if (call.states) {
+        std::array<TensorView, state_parameters.size()> views;
+        for (size_t i = 0; i < views.size(); ++i) {
+            views[i] = tensor_named(call, state_parameters[i]).view;
+        }
+        StateCheck{}(
+            {views[0], views[1], views[2], views[3], views[4], views[5], views[6], views[7]},
+            call.tensors[0].view.shape[0], *call.states, call.signature->kernel + ": ");
+    }
 }
 
 void call_now(const KernelSet& kernels, ThreadPool& pool, const std::string& name,

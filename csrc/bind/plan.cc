@@ -46,7 +46,9 @@ class PyRecorder {
             Axis::tokens,  Axis::tokens,     Axis::tokens, Axis::row_starts, Axis::rows,
             Axis::rows,    Axis::samples,    Axis::rows,   Axis::tokens,     Axis::row_starts,
             Axis::samples, Axis::row_starts, Axis::tokens, Axis::tokens,     Axis::tokens,
-            Axis::tokens,  Axis::tokens,     Axis::tokens, Axis::rows,       Axis::rows};
+            Axis::tokens,  Axis::tokens,     Axis::tokens, Axis::rows,       Axis::rows,
+            Axis::rows,    Axis::rows,       Axis::rows,   Axis::rows,       Axis::rows,
+            Axis::rows};
         for (size_t i = 0; i < num_base_inputs; ++i) {
             present_.push_back(static_cast<StepInput>(i));
         }
@@ -121,6 +123,9 @@ class PyRecorder {
         }
         if (call.cache) {
             limit_cache(call);
+        }
+        if (call.states) {
+            limit_states(call);
         }
         if (call.visible) {
             if (input_of(call, "visible", tensor_named(call, "visible")) !=
@@ -220,6 +225,23 @@ class PyRecorder {
                                   "block_tables: must be inputs that belong together");
         }
         narrow_cache(crosses ? limits_.cross_cache : limits_.cache, *call.cache);
+    }
+
+    // Limits the states of a step to those that a recurrent layer has.
+    void limit_states(const CheckedCall& call) {
+        constexpr std::array<StepInput, state_parameters.size()> expected{
+            StepInput::query_starts, StepInput::context_lens,    StepInput::state_source,
+            StepInput::state_base,   StepInput::state_target,    StepInput::state_keep,
+            StepInput::state_save,   StepInput::state_save_after};
+        for (size_t i = 0; i < expected.size(); ++i) {
+            const std::string name = state_parameters[i];
+            if (input_of(call, name, tensor_named(call, name)) !=
+                static_cast<size_t>(expected[i])) {
+                throw py::value_error(call.signature->kernel + ": " + name +
+                                      ": must be the input of that name");
+            }
+        }
+        narrow(limits_.states, *call.states);
     }
 
     static void narrow_cache(std::optional<CacheExtent>& limit, const CacheExtent& cache) {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from penstock.kernels.lora_slots import AdapterSlots, SlotSizes
 from penstock.kernels.native.adjust_operands import adjust_operands
 from penstock.kernels.native.backend import CallBackend, EagerBackend, PlanRecorder
 from penstock.kernels.native.pack import NativeSlots, matrix_source
+from penstock.kernels.native.recurrent_ops import BackendRecurrentOps, state_operands
 from penstock.kernels.native.row_ops import row_ops
 from penstock.kernels.ops_interface import (
     AdapterRows,
@@ -29,6 +30,7 @@ from penstock.kernels.ops_interface import (
     MediaRows,
     StepInputs,
 )
+from penstock.kernels.recurrent_state import StateRows
 from penstock.kernels.routing import SCORINGS, Routing
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.weights import Experts, Linear, Matrix
@@ -37,7 +39,7 @@ Tensor = TypeVar("Tensor")
 Pool = _native.ThreadPool
 
 
-class BackendOps(Generic[Tensor]):
+class BackendOps(BackendRecurrentOps[Tensor]):
     """The ops over any `CallBackend`, as `kernels.ops_interface.Ops` specifies them. Ops without a
     method here come from `row_ops`."""
 
@@ -267,6 +269,7 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         adapters: bool = False,
         media: MediaRows[Any] | None = None,
         cross: bool = False,
+        states: bool = False,
     ) -> PlanOps:
         """Return ops with the same ISAs and thread pool that record a step of at most these sizes
         into a plan.
@@ -278,11 +281,14 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
           values are not read.
         - `cross`: whether rows also attend to contexts of up to `max_blocks` blocks in another
           cache; see `PlanOps.cross_inputs`.
+        - `states`: whether the step's inputs include the states of recurrent layers.
         """
         backend = PlanRecorder(
             self._backend.kernels, self._backend.pool, max_tokens, max_rows, max_samples
         )
-        return PlanOps(backend, max_blocks, adapters=adapters, media=media, cross=cross)
+        return PlanOps(
+            backend, max_blocks, adapters=adapters, media=media, cross=cross, states=states
+        )
 
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> npt.NDArray[np.int32]:
         """Return a token per row of `logits: [S, V]`, which are adjusted in place: [S] int32,
@@ -341,6 +347,7 @@ class PlanOps(BackendOps[Any]):
         adapters: bool,
         media: MediaRows[Any] | None,
         cross: bool = False,
+        states: bool = False,
     ) -> None:
         super().__init__(backend)
         self._recorder = backend.recorder
@@ -348,6 +355,7 @@ class PlanOps(BackendOps[Any]):
             *(_ADAPTER_INPUTS if adapters else ()),
             *_media_inputs(media),
             *(_CROSS_INPUTS if cross else ()),
+            *(_STATE_INPUTS if states else ()),
         ]
         tensors = self._recorder.inputs(max_blocks, further)
         base = tensors[: len(tensors) - len(further)]
@@ -376,6 +384,9 @@ class PlanOps(BackendOps[Any]):
                 named.get("media_visible"),
             )
             self.inputs = replace(self.inputs, media=rows)
+        if states:
+            state_rows = StateRows(*(named[name] for name in _STATE_INPUTS))
+            self.inputs = replace(self.inputs, states=state_rows)
         self.cross_inputs: StepInputs[Any] | None = None
         if cross:
             contexts, tables = (named[name] for name in _CROSS_INPUTS)
@@ -400,6 +411,14 @@ _ADAPTER_INPUTS: Final = (
     "sampled_starts",
 )
 _CROSS_INPUTS: Final = ("cross_context_lens", "cross_block_tables")
+_STATE_INPUTS: Final = (
+    "state_source",
+    "state_base",
+    "state_target",
+    "state_keep",
+    "state_save",
+    "state_save_after",
+)
 _ROPE_INPUTS: Final = ("media_time", "media_height", "media_width", "media_rope_rows")
 
 
@@ -436,6 +455,8 @@ def plan_arguments(
         further = (*further, media.index, *media.rope_positions, *given)
     if cross is not None:
         further = (*further, cross.context_lens, cross.block_tables)
+    if inputs.states is not None:
+        further = (*further, *state_operands(inputs.states))
     return (*arguments, further)
 
 

@@ -205,6 +205,16 @@ void check_overlap(const CheckedCall& call) {
     }
 }
 
+// Returns the sizes of the states that a call takes.
+StateExtent states_of(const Symbols& symbols) {
+    const auto value = [&](const char* name) { return symbols.evaluate(name).value().value; };
+    const int64_t rows = value("rows"), ring = value("ring");
+    if (const auto slots = symbols.evaluate("state_slots")) {
+        return {rows, slots->value - rows, ring, -1};
+    }
+    return {rows, value("snapshots"), 0, ring - value("before")};
+}
+
 } // namespace
 
 CheckedCall check_call(const KernelSet& kernels, const std::string& name,
@@ -252,6 +262,9 @@ CheckedCall check_call(const KernelSet& kernels, const std::string& name,
         }
         if (signature.tensors[i].name == "order") {
             call.adapter_slots = static_cast<const cpu::AdapterTable*>(call.object)->capacity;
+        }
+        if (signature.tensors[i].name == "state_source") {
+            call.states = states_of(symbols);
         }
         call.visible |= signature.tensors[i].name == "visible";
         if (signature.tensors[i].name == "block_tables") {

@@ -3,12 +3,14 @@
 
 #include <pybind11/pybind11.h>
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "bind/call/extents.h"
 #include "bind/call/signature.h"
+#include "bind/call/state_checks.h"
 #include "bind/call/value_checks.h"
 #include "bind/kernel_set.h"
 #include "plan/recorder.h"
@@ -34,9 +36,10 @@ struct CheckedCall {
     uint32_t written = 0; // bit i: the call writes tensor i
     std::vector<ValueBound> bounds;
     std::vector<ValueBound> runs;
-    std::optional<CacheExtent> cache; // set if the call takes the chunks of a step
-    bool visible = false;             // the call takes the tensor `visible`
-    int64_t adapter_slots = 0;        // number of slots, if the call takes adapter groups
+    std::optional<CacheExtent> cache;  // set if the call takes the chunks of a step
+    std::optional<StateExtent> states; // set if the call takes the states of a step
+    bool visible = false;              // the call takes the tensor `visible`
+    int64_t adapter_slots = 0;         // number of slots, if the call takes adapter groups
 };
 
 struct CallArguments {
@@ -54,5 +57,10 @@ CheckedCall check_call(const KernelSet& kernels, const std::string& name,
 
 // Returns the tensor of the parameter `name`, which the signature must have.
 const PlanTensor& tensor_named(const CheckedCall& call, const std::string& name);
+
+// The parameters of a call with states, in the order of StateViews.
+constexpr std::array<const char*, 8> state_parameters{
+    "query_starts", "context_lens", "state_source", "state_base",
+    "state_target", "state_keep",   "state_save",   "state_save_after"};
 
 } // namespace penstock::bind

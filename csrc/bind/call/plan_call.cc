@@ -126,6 +126,13 @@ void StepPlan::check(const StepSize& size, const PerInput<TensorView>& given) {
         check_chunks(chunks_of(StepInput::cross_context_lens, StepInput::cross_block_tables, given),
                      size.tokens, *limits.cross_cache);
     }
+    if (limits.states) {
+        check_states({view(StepInput::query_starts), view(StepInput::context_lens),
+                      view(StepInput::state_source), view(StepInput::state_base),
+                      view(StepInput::state_target), view(StepInput::state_keep),
+                      view(StepInput::state_save), view(StepInput::state_save_after)},
+                     size.tokens, *limits.states, "");
+    }
 }
 
 void StepPlan::run(ThreadPool::Lease& lease, const StepSize& size,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bind/call/extents.h"
+#include "bind/call/state_checks.h"
 #include "bind/call/value_checks.h"
 #include "plan/plan.h"
 
@@ -34,10 +35,16 @@ enum class StepInput : uint8_t {
     media_rope_rows,
     media_visible,      // only in plans in which tokens see later tokens
     cross_context_lens, // only in plans with cross-attention, like the next one
-    cross_block_tables
+    cross_block_tables,
+    state_source, // only in plans with recurrent layers, like the next five
+    state_base,
+    state_target,
+    state_keep,
+    state_save,
+    state_save_after
 };
 constexpr size_t num_base_inputs = 7;
-constexpr size_t num_step_inputs = 20;
+constexpr size_t num_step_inputs = 26;
 constexpr std::array<const char*, num_step_inputs> step_input_names{"tokens",
                                                                     "positions",
                                                                     "slots",
@@ -57,7 +64,13 @@ constexpr std::array<const char*, num_step_inputs> step_input_names{"tokens",
                                                                     "media_rope_rows",
                                                                     "media_visible",
                                                                     "cross_context_lens",
-                                                                    "cross_block_tables"};
+                                                                    "cross_block_tables",
+                                                                    "state_source",
+                                                                    "state_base",
+                                                                    "state_target",
+                                                                    "state_keep",
+                                                                    "state_save",
+                                                                    "state_save_after"};
 
 // Returns whether an input has two dimensions, [R, max_blocks].
 constexpr bool is_table(StepInput input) {
@@ -73,6 +86,7 @@ struct InputLimits {
     PerInput<std::optional<Extent>> negative_or_below{};
     std::optional<CacheExtent> cache;
     std::optional<CacheExtent> cross_cache; // of the contexts that cross-attention reads
+    std::optional<StateExtent> states;
     bool starts = false; // query_starts must ascend from 0 to the number of tokens
     int64_t adapter_slots = 0;
     bool visible = false; // media_visible must fit the chunks
@@ -90,6 +104,7 @@ struct StepPlan {
     std::vector<StepInput> present;    // the inputs of this plan, in ascending order
     DistinctCheck check_distinct = {}; // for the KV cache slots
     DistinctCheck check_grouped = {};  // for the rows of adapter groups
+    StateCheck check_states = {};
 
     // Returns the size of a step with these inputs. Throws std::invalid_argument if their lengths
     // disagree or exceed the recorded maximum.

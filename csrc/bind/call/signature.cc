@@ -3,6 +3,7 @@
 #include <cassert>
 
 #include "bind/call/operand.h"
+#include "bind/call/recurrent_signatures.h"
 
 namespace penstock::bind {
 namespace {
@@ -146,14 +147,7 @@ Signature parsed(std::string kernel, std::string text, ObjectKind object, Refusa
     return signature;
 }
 
-struct Row {
-    const char* kernel;
-    std::string text;
-    ObjectKind object = ObjectKind::none;
-    Refusal* refusal = nullptr;
-};
-
-std::vector<Row> row_kernels() {
+std::vector<SignatureRow> row_kernels() {
     const std::string gated = "gate_up float32 [T, 2*F]; write out float32 [T, F]";
     const std::string indexed = "x float32 [T, W]; rows float32 [M, W]; "
                                 "index int32 [T] below M or negative; write out float32 [T, W]";
@@ -195,7 +189,7 @@ std::vector<Row> row_kernels() {
 // in the formats that dense parts multiply. packed_experts: E, F, W, and the bytes of a quantized
 // row of W numbers (`row_bytes`) and of F numbers (`inner_bytes`). adapter_slots: C and N of the
 // layer `linear`, and `inner_columns`, the columns of the scratch tensor `inner`.
-std::vector<Row> weight_kernels() {
+std::vector<SignatureRow> weight_kernels() {
     return {
         {"embedding", "tokens int32 [T] below V; write out float32 [T, C]; real scale",
          ObjectKind::packed_rows},
@@ -222,7 +216,7 @@ std::vector<Row> weight_kernels() {
     };
 }
 
-std::vector<Row> routing_kernels() {
+std::vector<SignatureRow> routing_kernels() {
     const std::string tensors = "logits float32 [T, E]; write chosen int32 [T, top_k] below E; "
                                 "write shares float32 [T, top_k]";
     const std::string rule = "; integer scoring; integer renormalize; integer groups; "
@@ -237,7 +231,7 @@ std::vector<Row> routing_kernels() {
     };
 }
 
-std::vector<Row> attention_kernels() {
+std::vector<SignatureRow> attention_kernels() {
     const std::string rope_cache =
         "qkv float32 [T, H*D+2*K*D]; rope float32 [positions, rotated]; "
         "positions int32 [T] below positions; slots int32 [T] below B*P; "
@@ -267,7 +261,7 @@ std::vector<Row> attention_kernels() {
     };
 }
 
-std::vector<Row> sampler_kernels() {
+std::vector<SignatureRow> sampler_kernels() {
     return {
         {"adjust_logits",
          "update logits float32 [S, V]; bias_starts int32 [S+1] up to biased; "
@@ -296,8 +290,8 @@ const std::vector<Signature>& signatures() {
     static const std::vector<Signature> all = [] {
         std::vector<Signature> found;
         for (const auto& rows : {row_kernels(), weight_kernels(), routing_kernels(),
-                                 attention_kernels(), sampler_kernels()}) {
-            for (const Row& row : rows) {
+                                 attention_kernels(), sampler_kernels(), recurrent_kernels()}) {
+            for (const SignatureRow& row : rows) {
                 found.push_back(parsed(row.kernel, row.text, row.object, row.refusal));
             }
         }

@@ -11,10 +11,13 @@
 #include "cpu/ops/columns.inl.h"
 #include "cpu/ops/embedding.inl.h"
 #include "cpu/ops/experts.inl.h"
+#include "cpu/ops/gated_rows.inl.h"
 #include "cpu/ops/gather.inl.h"
 #include "cpu/ops/layer_norm.inl.h"
 #include "cpu/ops/media.inl.h"
 #include "cpu/ops/pooling.inl.h"
+#include "cpu/ops/recurrent_conv.inl.h"
+#include "cpu/ops/recurrent_scan.inl.h"
 #include "cpu/ops/rms_norm.inl.h"
 #include "cpu/ops/rope.inl.h"
 #include "cpu/ops/routing.inl.h"
@@ -25,11 +28,13 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-constexpr KernelTable kTable{{kQuantizeKernels, kLinearAffineKernels, kLinearDenseKernels,
-                              kEmbeddingKernels, kNormKernels, kRopeKernels, kAttentionKernels,
-                              kActivationKernels, kAdjustKernels, kSamplingKernels, kGatherKernels,
-                              kLayerNormKernels, kPoolingKernels, kLoraKernels, kExpertKernels,
-                              kMediaKernels, kRoutingKernels, kColumnKernels}};
+constexpr KernelTable kTable{{kQuantizeKernels,  kLinearAffineKernels, kLinearDenseKernels,
+                              kEmbeddingKernels, kNormKernels,         kRopeKernels,
+                              kAttentionKernels, kActivationKernels,   kAdjustKernels,
+                              kSamplingKernels,  kGatherKernels,       kLayerNormKernels,
+                              kPoolingKernels,   kLoraKernels,         kExpertKernels,
+                              kMediaKernels,     kRoutingKernels,      kColumnKernels,
+                              kGatedRowKernels,  kConvKernels,         kScanKernels}};
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_ISA

@@ -52,7 +52,7 @@ constexpr std::array<Isa, 10> kIsas{Isa::scalar,
 // The kernels of one ISA, by family. `base` has the kernels that this table lacks. Static storage;
 // never changes.
 struct KernelTable {
-    std::array<std::span<const Kernel>, 24> families{};
+    std::array<std::span<const Kernel>, 32> families{};
     const KernelTable& (*base)() = nullptr;
 
     // Returns the kernel with this name, or null.
