@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
@@ -75,14 +75,27 @@ def requests_over(vocab: int, longest: int, seed: int = 1) -> list[Request]:
 
 
 def poison(runtime: CpuRuntime) -> None:
-    """NaN in all of the cache: whatever is read before it is written shows."""
-    for cache in runtime._backend.caches:  # type: ignore[attr-defined]
-        cache.keys[...] = np.nan
-        cache.values[...] = np.nan
+    """NaN in all of the cache and in all recurrent states: whatever is read before it is written
+    shows."""
+    backend: Any = runtime._backend
+    for cache in backend.caches:
+        if cache is not None:
+            cache.keys[...] = np.nan
+            cache.values[...] = np.nan
+    for array in state_arrays(backend):
+        array[...] = np.nan
+
+
+def state_arrays(backend: Any) -> list[Any]:
+    """Return the arrays of the recurrent states of all layers."""
+    states = [state for state in backend.states if state is not None]
+    parts = [part for one in states for part in (one.conv, one.matrix) if part is not None]
+    return [getattr(part, field.name) for part in parts for field in fields(part)]
 
 
 class PlanAndCalls:
-    """A native backend that computes every step by its plan and by eager calls, and compares."""
+    """A native backend that computes every step by its plan and by eager calls, both from the same
+    recurrent states, and compares."""
 
     def __init__(self, native: Any) -> None:
         self._native = native
@@ -92,9 +105,17 @@ class PlanAndCalls:
         return getattr(self._native, name)
 
     def logits(self, inputs: StepInputs[Any]) -> Any:
+        states = state_arrays(self._native)
+        before = [array.copy() for array in states]
         by_calls = self._native.eager_logits(inputs)
+        after = [array.copy() for array in states]
+        for array, earlier in zip(states, before, strict=True):
+            array[...] = earlier
         by_plan = self._native.logits(inputs)
         assert by_plan.tobytes() == by_calls.tobytes()
+        assert all(
+            one.tobytes() == other.tobytes() for one, other in zip(states, after, strict=True)
+        )
         self.steps += 1
         return by_plan
 
@@ -109,6 +130,7 @@ def scheduler_of(runtime: Any, **options: Any) -> Scheduler:
         "max_num_seqs": 6,
         "max_num_batched_tokens": facts.max_model_len,
         "cpu_cache": CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
+        "state_snapshots": facts.state_snapshots,
     }
     return Scheduler(**(sizes | options))
 

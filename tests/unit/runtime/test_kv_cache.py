@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from penstock.base.errors import ModelError
+from penstock.models.decoder.mixer import CacheSize
 from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.cpu.kv_cache import AHEAD_BYTES, LARGE_PAGE_BYTES, KvCache
 
@@ -86,3 +89,43 @@ def resident_bytes() -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no VmRSS")
+
+
+def test_layers_may_differ_in_size_or_have_no_cache() -> None:
+    layers = (CacheSize(2, 8, 8), None, CacheSize(1, 24, 16), CacheSize(4, 8, 0))
+    shape = CacheShape(5, 16, layers, 2)
+    cache = KvCache(shape)
+    assert [layer is None for layer in cache.caches] == [False, True, False, False]
+    assert [layer.keys.shape for layer in cache.present] == [
+        (5, 2, 8, 16),
+        (5, 1, 24, 16),
+        (5, 4, 8, 16),
+    ]
+    assert [layer.values.shape for layer in cache.present] == [
+        (5, 2, 16, 8),
+        (5, 1, 16, 16),
+        (5, 4, 16, 0),
+    ]
+    arrays = [array for layer in cache.present for array in (layer.keys, layer.values)]
+    assert sum(array.nbytes for array in arrays) == shape.size_bytes
+    for index, array in enumerate(arrays):
+        assert not array.any()
+        array[...] = index + 1
+    for index, array in enumerate(arrays):
+        assert (array == index + 1).all()
+    keys = [layer.keys for layer in cache.present]
+    assert {array.strides[0] for array in keys} == {2 * 16 * (16 + 24 + 32)}
+    assert keys[1].ctypes.data - keys[0].ctypes.data == keys[0][0].nbytes
+
+
+def test_one_size_of_layers_that_differ_is_refused() -> None:
+    for layers in ((CacheSize(2, 8, 8), CacheSize(1, 8, 8)), (CacheSize(1, 8, 4),), (None,), ()):
+        with pytest.raises(ModelError, match="different sizes"):
+            assert CacheShape(5, 16, layers, 2).one_size
+
+
+def test_memory_formula_names_each_size_of_layer() -> None:
+    sizes = (CacheSize(8, 256, 256),) * 5 + (CacheSize(1, 576, 0), None)
+    described = CacheShape(10, 16, sizes, 2).describe()
+    layers_and_heads = "(5 layers x 2 x 8 heads x 256 + 1 layers x 1 heads x 576)"
+    assert described == f"10 blocks x 16 tokens x {layers_and_heads} x 2 bytes"

@@ -151,7 +151,7 @@ class NativeEmbedding:
         self._pooled_token: PooledToken = "first" if model.pooler.pooling == "cls" else "last"
         isas = select_isas(model, memory.cache, settings, home or read_environment().home)
         self._ops = NativeOps.eager(Pool(settings.threads or available_cores()), isas)
-        (self._cache,) = KvCache(memory.cache).caches
+        (self._cache,) = KvCache(memory.cache).present
         max_rows = embedding_rows(memory.sizes, memory.step_tokens)
         self.adapters: SlotAdapters | None = None
         self.media: TowerMedia[Any] | None = None

@@ -44,6 +44,11 @@ class KvCache:
             None if size is None else LayerCache(*next(pairs)) for size in shape.layers
         ]
 
+    @property
+    def present(self) -> list[LayerCache[Any]]:
+        """The caches of the layers that have one."""
+        return [cache for cache in self.caches if cache is not None]
+
     def prepare(self, used_blocks: int) -> bool:
         """Allocate one more page if less than `AHEAD_BYTES` of memory is allocated beyond the first
         `used_blocks` blocks. Return False if no page is needed, or the system does not support

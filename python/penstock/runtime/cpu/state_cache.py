@@ -48,7 +48,8 @@ class StateCache:
 def array_shapes(layer: StateShape, memory: StateMemory) -> list[Shape]:
     """Return the shapes of the arrays of one layer: recent and saved of `ConvState`, then matrix,
     keys, values and decays of `MatrixState`, as far as the layer has them."""
-    rows, shapes = memory.rows, []
+    rows = memory.rows
+    shapes: list[Shape] = []
     if layer.taps:
         ring = conv_ring(layer.taps, memory.draft_tokens)
         shapes.append((rows, ring, layer.channels))

@@ -82,14 +82,14 @@ class NativeTranscription:
         heads = (spec.heads, spec.heads, spec.head_dim)
         rope, inputs = self._ops.constant(identity_table(1)), self._rows_in(table, len(window))
         qkv = np.zeros((len(window), 3 * spec.width), np.float32)  # no queries
-        for layer, cache in enumerate(self._windows.caches):
+        for layer, cache in enumerate(self._windows.present):
             qkv[:, spec.width :] = self._decoder.keys_values(self._ops, window, layer)
             self._ops.rope_cache(qkv, rope, inputs, cache, heads, None)
         return len(window)
 
     def _rows_in(self, table: Ints, count: int) -> StepInputs[Ints]:
         """Return inputs that place `count` rows in the blocks `table` of the cache of windows."""
-        size = self._windows.caches[0].keys.shape[-1]
+        size = self._windows.present[0].keys.shape[-1]
         slots = np.asarray(table, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)
         zeros = np.zeros(count, np.int32)
         return StepInputs(
@@ -110,8 +110,8 @@ class NativeTranscription:
     def eager_logits(self, inputs: StepInputs[Ints], cross: StepInputs[Ints]) -> Floats:
         """Compute the result of `logits` kernel by kernel instead of replaying the plan, to debug
         the plan."""
-        crossed = CrossAttention(cross, self._windows.caches)
-        logits: Floats = self._decoder.forward(self._ops, inputs, self._cache.caches, crossed)
+        crossed = CrossAttention(cross, self._windows.present)
+        logits: Floats = self._decoder.forward(self._ops, inputs, self._cache.present, crossed)
         return logits
 
     def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
@@ -138,6 +138,6 @@ class NativeTranscription:
         sizes = (memory.step_tokens, planned.rows, planned.samples, max_blocks)
         recorder = self._ops.recorder(*sizes, cross=True)
         assert recorder.cross_inputs is not None
-        cross = CrossAttention(recorder.cross_inputs, self._windows.caches)
-        logits = self._decoder.forward(recorder, recorder.inputs, self._cache.caches, cross)
+        cross = CrossAttention(recorder.cross_inputs, self._windows.present)
+        logits = self._decoder.forward(recorder, recorder.inputs, self._cache.present, cross)
         return recorder.finish(logits)
