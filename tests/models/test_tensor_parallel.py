@@ -21,6 +21,7 @@ from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.routing import Routing
 from penstock.models.decoder.decoder import Decoder
 from penstock.models.decoder.lora_targets import linear_sizes
+from penstock.models.decoder.mixers.latent_attention import LatentAttentionSpec
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
 from penstock.models.decoder.tensor_names import GGUF_NAMES
 from penstock.models.decoder.weights import DecoderWeights
@@ -135,6 +136,39 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
     "8-bit floats, groups": (
         replace(LLAMA, head_dim=128, intermediate_size=512, layers=(LayerSpec(),)),
         "f8_group",
+    ),
+}
+SHARED = ExpertsSpec(
+    6,
+    Routing(2, "sigmoid", True, scale=2.5, groups=3, groups_per_token=2),
+    128,
+    correction_bias=True,
+    shared_size=256,
+)
+LATENT = LatentAttentionSpec(4, 32, 32, 16, 16, 32, scale=0.2)
+DEEPSEEK = replace(
+    LLAMA,
+    architecture="deepseek_v3",
+    num_kv_heads=4,
+    rope=RopeSpec(10_000.0, 16),
+    layers=(LayerSpec(mixer=LATENT), LayerSpec(mixer=LATENT, experts=SHARED)),
+)
+LITE = replace(LATENT, q_rank=0, biased=True, rotation="halves")
+CASES |= {
+    "qwen2 moe": (
+        replace(
+            LLAMA,
+            architecture="qwen2_moe",
+            qkv_bias=True,
+            layers=(LayerSpec(experts=replace(SHARED, shared_gated=True, correction_bias=False)),),
+        ),
+        "f32",
+    ),
+    "deepseek": (DEEPSEEK, "f32"),
+    "deepseek of Q8_0": (DEEPSEEK, "q8_0"),
+    "deepseek without compressed queries": (
+        replace(DEEPSEEK, layers=(LayerSpec(mixer=LITE),)),
+        "bf16",
     ),
 }
 COUNTS = [2, 4]

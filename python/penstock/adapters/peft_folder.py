@@ -141,6 +141,10 @@ def _module(
             f"{key.module}: layer {key.layer} is a mixture of experts; adapters for experts are not"
             " supported"
         )
+    if not spec.layers[key.layer].has_attention and ".self_attn." in key.module:
+        raise invalid_adapter(
+            f"{key.module}: layer {key.layer} has no attention for which adapters are supported"
+        )
     if not config.targets(key.module, key.layer):
         raise invalid_adapter(
             f"{key.module} is in {WEIGHTS_NAME}, but {CONFIG_NAME} does not target it"

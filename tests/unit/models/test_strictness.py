@@ -236,7 +236,7 @@ def test_an_unknown_gguf_architecture_is_named_with_the_known_ones(tmp_path: Pat
     data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(key)) + key
     data += struct.pack("<IQ", 8, len(value)) + value + bytes(64)
     (tmp_path / "m.gguf").write_bytes(data)
-    with pytest.raises(ModelError, match="mamba is not supported, known are chatglm, ernie4_5, g"):
+    with pytest.raises(ModelError, match=r"mamba is not supported, known are (\S+, )*chatglm, "):
         load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
 
 

@@ -49,10 +49,7 @@ def gguf_mixtures(
         raise ModelError(f"{file.path}: {plain.architecture}.expert_count is missing")
     sparse = _sparse_layers(file, plain)
     if not any(sparse):
-        raise ModelError(
-            f"{file.path}: {plain.architecture}.leading_dense_block_count leaves no layer with"
-            " experts"
-        )
+        return replace(plain, layers=tuple(replace(own, experts=None) for own in plain.layers))
     prefix = f"blk.{sparse.index(True)}."
     routing = _routing(file, plain.architecture, experts, scoring, renormalize)
     mixture = replace(

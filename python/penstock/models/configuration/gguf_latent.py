@@ -24,6 +24,7 @@ def gguf_latent_spec(file: GgufFile) -> DecoderSpec:
     architecture = file.text("general.architecture")
     plain = gguf_decoder_spec(file, _KEYS)
     mixer = _mixer(file, architecture, plain)
+    mixer.check_sizes(str(file.path))
     layers = tuple(replace(layer, mixer=mixer) for layer in plain.layers)
     rope = replace(plain.rope, scaling=_scaling(file, architecture, plain.rope))
     spec = replace(

@@ -56,6 +56,7 @@ def latent_decoder_spec(
         biased=config.attention_bias,
         rotation="halves" if config.rope_interleave is False else "pairs",
     )
+    mixer.check_sizes(where)
     return replace(
         plain,
         head_dim=query_dim,

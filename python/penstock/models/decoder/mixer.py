@@ -6,9 +6,9 @@ Attention as `DecoderSpec` describes it is in `attention.py`. Every other kind i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -98,8 +98,14 @@ class MixerSpec(Protocol):
 
     @property
     def linears(self) -> tuple[str, ...]:
-        """The roles of matrices that products use, which may be quantized. All other tensors are
-        counted as float32."""
+        """The roles of matrices that products use, which may be quantized."""
+        ...
+
+    @property
+    def float_matrices(self) -> tuple[str, ...]:
+        """The roles of matrices that are stored as floats: in the type of the file, or as float16
+        if the file has integers. All tensors that are neither these nor `linears` are counted as
+        float32."""
         ...
 
     def check(self, spec: DecoderSpec, where: str) -> None:
@@ -124,4 +130,24 @@ class MixerSpec(Protocol):
 
     def linear_weights(self, weights: Any) -> tuple[Linear, ...]:
         """Return the linear layers in the weights that `read` returned, to count their bytes."""
+        ...
+
+
+TakeColumns = Callable[[Linear, slice, str], Linear]
+"""Returns consecutive columns of a linear layer, whose results on all ranks sum up to the whole
+result. The last argument is the role of its tensor. Raises ModelError if the columns cut a
+quantization group."""
+
+
+@runtime_checkable
+class DivisibleMixerSpec(MixerSpec, Protocol):
+    """A mixer that can be divided among tensor parallel ranks."""
+
+    def shard(self, count: int, where: str) -> MixerSpec:
+        """Return the spec of each of `count` shards. Raises ModelError that starts with `where` and
+        names the size that cannot be divided."""
+        ...
+
+    def shard_weights(self, weights: Any, rank: int, count: int, columns: TakeColumns) -> Any:
+        """Return the weights of rank `rank`, of the weights that `read` returned."""
         ...

@@ -99,6 +99,8 @@ HF_LATENT_NAMES = replace(
         "kv_a_bias": "self_attn.kv_a_proj_with_mqa.bias",
         "kv_norm": "self_attn.kv_a_layernorm.weight",
         "kv_b": "self_attn.kv_b_proj.weight",
+        "k_b": "self_attn.k_b_proj.weight",
+        "v_b": "self_attn.v_b_proj.weight",
         "out": "self_attn.o_proj.weight",
         "out_bias": "self_attn.o_proj.bias",
     },

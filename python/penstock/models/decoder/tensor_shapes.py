@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape, check_shapes
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, LongRopeScaling
 from penstock.models.decoder.tensor_names import LONGROPE_FACTORS, TensorNames
-from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.checkpoint import Checkpoint, TensorInfo
 
 
 def check_tensors(
@@ -30,6 +30,14 @@ def predicting_prefixes(names: TensorNames, spec: DecoderSpec) -> tuple[str, ...
     return tuple(
         names.layer.format(index) for index in range(layers, layers + spec.predicting_layers)
     )
+
+
+def ignored_bytes(tensors: Mapping[str, TensorInfo], names: TensorNames, spec: DecoderSpec) -> int:
+    """Return the bytes of all tensors in a checkpoint's header that are not read."""
+    ignored = _ignored(names, spec)
+    if ignored is None:
+        return 0
+    return sum(info.size_bytes for name, info in tensors.items() if ignored.fullmatch(name))
 
 
 def _ignored(names: TensorNames, spec: DecoderSpec) -> re.Pattern[str] | None:
@@ -86,6 +94,16 @@ def matrix_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
             vectors |= {names.layer.format(index) + names.mixer[role] for role in roles}
     shapes = expected_shapes(names, spec)
     return {name: shape for name, shape in shapes.items() if name not in vectors}
+
+
+def float_matrices(names: TensorNames, spec: DecoderSpec) -> frozenset[str]:
+    """Return the names of `MixerSpec.float_matrices` of all layers."""
+    return frozenset(
+        names.layer.format(index) + names.mixer[role]
+        for index, own in enumerate(spec.layers)
+        if own.mixer is not None and own.has_mixer
+        for role in own.mixer.float_matrices
+    )
 
 
 def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:

@@ -29,6 +29,7 @@ from penstock.models.decoder.tensor_names import TensorNames
 from penstock.models.decoder.tensor_shapes import (
     check_tensors,
     expected_shapes,
+    float_matrices,
     matrix_shapes,
     quantizable_names,
 )
@@ -151,7 +152,9 @@ class DecoderWeights:
         self._dtype = dtype
         self._permuted_qk = permuted_qk or spec.interleaved_rope
         check_tensors(checkpoint, names, spec, also_expected)
-        self._vectors = expected_shapes(names, spec).keys() - matrix_shapes(names, spec).keys()
+        self._float_matrices = float_matrices(names, spec)
+        vectors = expected_shapes(names, spec).keys() - matrix_shapes(names, spec).keys()
+        self._vectors = vectors - self._float_matrices
 
     def embedding(self) -> Matrix:
         """Return the embedding [V, W]. Raises ModelError if it is stored as 8-bit floats, which are
@@ -219,12 +222,25 @@ class DecoderWeights:
                 taken += 4 * math.prod(shape)
                 continue
             info = self._checkpoint.tensors[name]
+            if name in self._float_matrices:
+                taken += self._float_bytes(info.type_name) * math.prod(shape)
+                continue
             alike = info.type_name, info.shape
             if alike not in each:
                 pattern = self._as_asked(self._checkpoint.layout_sample(name))
                 each[alike] = Fraction(size(pattern), math.prod(pattern.shape))
             taken += math.ceil(each[alike] * math.prod(shape))
         return taken
+
+    def widened_bytes(self) -> int:
+        """Return the bytes by which matrices that are stored as floats exceed those of the file."""
+        infos = [self._checkpoint.tensors[name] for name in self._float_matrices]
+        held = (self._float_bytes(info.type_name) * math.prod(info.shape) for info in infos)
+        return sum(held) - sum(info.size_bytes for info in infos)
+
+    def _float_bytes(self, type_name: str) -> int:
+        """Return the bytes per element of a matrix that is stored as floats."""
+        return 4 if self._dtype == "f32" or type_name == "F32" else 2
 
     def layers(self) -> Iterator[LayerWeights]:
         """Yield the weights of every layer in order, reading a few layers ahead."""

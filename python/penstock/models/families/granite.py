@@ -42,18 +42,20 @@ def spec(config: Config, where: str) -> DecoderSpec:
     )
 
 
-def gguf_spec(file: GgufFile) -> DecoderSpec:
+def gguf_spec(file: GgufFile, family_keys: frozenset[str] = frozenset()) -> DecoderSpec:
     """Return the decoder spec of a GGUF file. A scale of 0 means "not set". If
-    `rope.scaling.finetuned` is false, the layers have no rotary embedding."""
-    plain = gguf_decoder_spec(file, family_keys=frozenset({"residual_scale", "logit_scale"}))
-    rotary = file.boolean("granite.rope.scaling.finetuned") is not False
+    `rope.scaling.finetuned` is false, the layers have no rotary embedding. `family_keys`: see
+    `gguf_decoder_spec`."""
+    name = file.text("general.architecture")
+    plain = gguf_decoder_spec(file, family_keys | {"residual_scale", "logit_scale"})
+    rotary = file.boolean(f"{name}.rope.scaling.finetuned") is not False
     layers = tuple(replace(layer, rotary=rotary) for layer in plain.layers)
     return with_multipliers(
         replace(plain, layers=layers, qk_norm=False),
         str(file.path),
         embedding=plain.embedding_scale,
-        residual=file.real("granite.residual_scale", 0.0) or 1.0,
-        logits_divisor=file.real("granite.logit_scale", 0.0) or 1.0,
+        residual=file.real(f"{name}.residual_scale", 0.0) or 1.0,
+        logits_divisor=file.real(f"{name}.logit_scale", 0.0) or 1.0,
     )
 
 

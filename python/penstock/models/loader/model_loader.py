@@ -35,7 +35,7 @@ from penstock.models.decoder.tensor_names import (
     mlx_names,
     stacked_names,
 )
-from penstock.models.decoder.tensor_shapes import quantizable_names
+from penstock.models.decoder.tensor_shapes import ignored_bytes, quantizable_names
 from penstock.models.decoder.weights import DecoderWeights, Weights
 from penstock.models.encoder.dense import DenseLayer, read_dense
 from penstock.models.encoder.sentence_transformers import (
@@ -291,12 +291,13 @@ def load_model(
         )
     widened = 0 if dtype == "f32" else extra_bytes(checkpoint)
     load_note = WIDENED if widened and isinstance(checkpoint, Float8Checkpoint) else ""
+    if dtype != "f32":
+        widened += weights.widened_bytes() - ignored_bytes(checkpoint.tensors, names, spec)
     if container is not None:
         if files.mmproj is None and not non_text_bytes(checkpoint.tensors):
             media = None  # the towers have been left out
         if media is None:
             load_note += f"; only the language model of {container}: images are not supported"
-        widened -= 0 if dtype == "f32" else non_text_bytes(checkpoint.tensors)
     if rounded is not None:
         load_note += f"; float weights of layers are quantized to {bits}-bit integers"
         widened -= rounded.saved_bytes

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from penstock.kernels.isa.instruction_sets import MatrixForm
 from penstock.kernels.weights import Experts, Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.expert_weights import SharedWeights
+from penstock.models.decoder.mixer import DivisibleMixerSpec, MixerSpec
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.decoder.weights import (
@@ -55,6 +57,12 @@ def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
         return size // count
 
     def of_layer(layer: LayerSpec) -> LayerSpec:
+        if layer.mixer is not None:
+            if not isinstance(layer.mixer, DivisibleMixerSpec):
+                raise ModelError(
+                    f"{where}: layers without attention cannot be divided among ranks yet"
+                )
+            layer = replace(layer, mixer=layer.mixer.shard(count, where))
         if layer.experts is None:
             size = layer.intermediate_size
             ff = None if size is None else divided(size, "feed-forward width")
@@ -64,8 +72,6 @@ def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
         own = replace(layer.experts, intermediate_size=ff, shared_size=shared)
         return replace(layer, experts=own)
 
-    if any(layer.mixer is not None for layer in spec.layers):
-        raise ModelError(f"{where}: layers without attention cannot be divided among ranks yet")
     if spec.qk_norm and spec.qk_norm_form == "all":
         raise ModelError(f"{where}: norms of all heads cannot be divided among ranks yet")
     dense = any(layer.is_dense for layer in spec.layers)
@@ -180,19 +186,31 @@ class ShardWeights:
     def layer(self, index: int) -> LayerWeights:
         """Return the rank's weights of layer `index`."""
         whole, share, names = self._whole.layer(index), self._slices, self._whole.names
-        assert whole.qkv is not None and whole.output is not None, "shard_spec refused the model"
         prefix = names.layer.format(index)
+        qkv, out = whole.qkv, whole.output
         gate_up, down, experts = whole.gate_up, whole.down, whole.experts
         return replace(
             whole,
-            qkv=_rows(whole.qkv, (share.q, share.kv, share.kv)),
-            output=self._columns(whole.output, share.q, prefix + names.output),
+            qkv=None if qkv is None else _rows(qkv, (share.q, share.kv, share.kv)),
+            output=None if out is None else self._columns(out, share.q, prefix + names.output),
+            mixer=self._mixer(self._spec.layers[index].mixer, whole.mixer, prefix),
             gate_up=None if gate_up is None else _rows(gate_up, (share.ff,) * len(gate_up.parts)),
             down=None if down is None else self._columns(down, share.ff, prefix + names.down),
             experts=None if experts is None else self._experts(experts, prefix),
             shared=None if whole.shared is None else self._shared(whole.shared, prefix),
             sinks=None if whole.sinks is None else whole.sinks[self._heads],
         )
+
+    def _mixer(self, spec: MixerSpec | None, weights: Any, prefix: str) -> Any:
+        if spec is None:
+            return None
+        assert isinstance(spec, DivisibleMixerSpec), "shard_spec refused the model"
+
+        def columns(linear: Linear, part: slice, role: str) -> Linear:
+            name = self._whole.names.mixer[role].removesuffix(".weight")
+            return self._columns(linear, part, prefix + name)
+
+        return spec.shard_weights(weights, self._rank, self._count, columns)
 
     def _experts(self, whole: Experts, prefix: str) -> Experts:
         ff = whole.shape[1]

@@ -127,6 +127,11 @@ class GatedDeltaSpec:
             case "separate":
                 return ("q", "k", "v", "z", "b", "a", "out")
 
+    @property
+    def float_matrices(self) -> tuple[str, ...]:
+        """None: see MixerSpec."""
+        return ()
+
     def check(self, spec: DecoderSpec, where: str) -> None:
         """See MixerSpec."""
         check_state(self.state, where)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
@@ -23,10 +23,10 @@ from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Dense, Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
-from penstock.models.decoder.mixer import CacheSize, LayerTensors, Vector
+from penstock.models.decoder.mixer import CacheSize, LayerTensors, TakeColumns, Vector
 from penstock.models.decoder.spec import MAX_WIDTH, check_sizes
 from penstock.quant.dequantize import dequantize
-from penstock.quant.weight_slices import take_rows
+from penstock.quant.weight_slices import row_range, take_rows
 
 if TYPE_CHECKING:
     from penstock.models.decoder.spec import DecoderSpec
@@ -114,13 +114,18 @@ class LatentAttentionSpec:
 
     @property
     def linears(self) -> tuple[str, ...]:
-        """See MixerSpec. The matrices of keys and values multiply activations of single heads, as
-        floats."""
+        """See MixerSpec."""
         queries = ("q_a", "q_b") if self.q_rank else ("q",)
         return (*queries, "kv_a", "out")
 
-    def check(self, spec: DecoderSpec, where: str) -> None:
-        """See MixerSpec."""
+    @property
+    def float_matrices(self) -> tuple[str, ...]:
+        """The matrices of keys and values, which multiply activations of single heads."""
+        return ("kv_b",) if self.form == "joined" else ("k_b", "v_b")
+
+    def check_sizes(self, where: str) -> None:
+        """Check the sizes. Raises ModelError that starts with `where` and names the key of
+        config.json."""
         limits = {
             "num_attention_heads": (self.heads, MAX_WIDTH),
             "kv_lora_rank": (self.kv_rank, MAX_WIDTH),
@@ -136,13 +141,17 @@ class LatentAttentionSpec:
                 raise ModelError(
                     f"{where}: {name} {limits[name][0]} is not supported, only multiples of {_STEP}"
                 )
+        if not 0 < self.scale < math.inf:
+            raise ModelError(f"{where}: attention scale {self.scale} is not positive and finite")
+
+    def check(self, spec: DecoderSpec, where: str) -> None:
+        """See MixerSpec."""
+        self.check_sizes(where)
         if spec.rope.rotary_dim != self.rotated_dim:
             raise ModelError(
                 f"{where}: qk_rope_head_dim {self.rotated_dim} is not the rotary dimension"
                 f" {spec.rope.rotary_dim}"
             )
-        if not 0 < self.scale < math.inf:
-            raise ModelError(f"{where}: attention scale {self.scale} is not positive and finite")
         if spec.bidirectional or spec.rope.axes:
             raise ModelError(
                 f"{where}: latent attention is not supported in a bidirectional model or with mRoPE"
@@ -225,6 +234,29 @@ class LatentAttentionSpec:
     def pack(self, weights: Any, spec: DecoderSpec, ops: Ops[Tensor]) -> LatentAttention[Tensor]:
         """See MixerSpec."""
         return LatentAttention(self, weights, ops)
+
+    def shard(self, count: int, where: str) -> LatentAttentionSpec:
+        """See DivisibleMixerSpec: the heads are divided; every rank has all latents."""
+        if self.heads % count:
+            raise ModelError(f"{where}: heads {self.heads} cannot be divided among {count} ranks")
+        return replace(self, heads=self.heads // count)
+
+    def shard_weights(
+        self, weights: Any, rank: int, count: int, columns: TakeColumns
+    ) -> LatentWeights:
+        """See DivisibleMixerSpec."""
+        own = self.heads // count
+        heads = slice(rank * own, (rank + 1) * own)
+        (q,) = weights.q.parts
+        queries = slice(heads.start * self.query_dim, heads.stop * self.query_dim)
+        values = slice(heads.start * self.value_dim, heads.stop * self.value_dim)
+        return replace(
+            weights,
+            q=Linear((row_range(q, queries),)),
+            keys=Linear(weights.keys.parts[heads]),
+            values=Linear(weights.values.parts[heads]),
+            out=columns(weights.out, values, "out"),
+        )
 
     def linear_weights(self, weights: Any) -> tuple[Linear, ...]:
         """See MixerSpec."""

@@ -105,6 +105,11 @@ class Mamba2Spec:
         """See MixerSpec."""
         return ("into", "out")
 
+    @property
+    def float_matrices(self) -> tuple[str, ...]:
+        """None: see MixerSpec."""
+        return ()
+
     def check(self, spec: DecoderSpec, where: str) -> None:
         """See MixerSpec."""
         check_state(self.state, where)

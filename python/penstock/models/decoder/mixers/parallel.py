@@ -70,6 +70,11 @@ class ParallelSpec:
         """See MixerSpec."""
         return (*_QKV, "attention_out", *self.mamba.linears)
 
+    @property
+    def float_matrices(self) -> tuple[str, ...]:
+        """None: see MixerSpec."""
+        return ()
+
     def check(self, spec: DecoderSpec, where: str) -> None:
         """See MixerSpec."""
         limits = {

@@ -1,0 +1,117 @@
+"""Mixtures of experts with other routers, shared experts or dense layers give the logits of
+`transformers`, from a folder and from GGUF."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_stepper import Stepper, load_decoder
+from gguf_expert_export import export_experts
+from random_models import PROMPT, TOLERANCE, expected_logits, random_model
+
+GLM = {
+    "head_dim": 32,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "routed_scaling_factor": 1.7,
+}
+QWEN = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+}
+ERNIE = {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 32}
+# A large eps, because the residual multiplier is squared in it.
+GRANITE = {
+    "num_local_experts": 8,
+    "num_experts_per_tok": 3,
+    "intermediate_size": 48,
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 8.0,
+    "rms_norm_eps": 0.05,
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "glm4 moe": ("Glm4Moe", GLM | {"use_qk_norm": True, "attention_bias": True}),
+    "glm4 moe with groups": (
+        "Glm4Moe",
+        GLM | {"n_group": 4, "topk_group": 2, "n_shared_experts": 2, "first_k_dense_replace": 2},
+    ),
+    "qwen2 moe": ("Qwen2Moe", QWEN),
+    "qwen2 moe with dense layers, without biases": (
+        "Qwen2Moe",
+        QWEN
+        | {
+            "mlp_only_layers": [1],
+            "norm_topk_prob": True,
+            "qkv_bias": False,
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "max_window_layers": 2,
+        },
+    ),
+    "ernie4_5 moe": ("Ernie4_5_Moe", ERNIE),
+    "ernie4_5 moe in some layers": (
+        "Ernie4_5_Moe",
+        ERNIE
+        | {
+            "num_hidden_layers": 5,
+            "moe_layer_interval": 2,
+            "moe_layer_end_index": 3,
+            "moe_num_shared_experts": 0,
+        },
+    ),
+    "granite moe": ("GraniteMoe", GRANITE),
+    "granite moe with shared experts": (
+        "GraniteMoeShared",
+        GRANITE | {"shared_intermediate_size": 32, "tie_word_embeddings": True},
+    ),
+}
+
+
+FOLDERS_ONLY = (
+    "qwen2 moe with dense layers, without biases",
+    "ernie4_5 moe in some layers",
+)
+"""Cases that llama.cpp's converters do not write."""
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """(folder, float32 model) of one case."""
+    model = random_model(*CASES[request.param])
+    folder = tmp_path_factory.mktemp("model")
+    model.save_pretrained(folder)
+    return folder, model
+
+
+def test_a_folder_gives_the_logits_of_transformers(saved: tuple[Path, Any]) -> None:
+    folder, model = saved
+    logits = Stepper(*load_decoder(folder)).step({0: PROMPT}, all_rows=True)
+    torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)
+
+
+def test_chunks_and_batches_give_the_logits_of_transformers(saved: tuple[Path, Any]) -> None:
+    folder, model = saved
+    expected = expected_logits(model, PROMPT)
+    stepper = Stepper(*load_decoder(folder), sequences=2)
+    stepper.step({0: PROMPT[:9], 1: PROMPT[:4]})
+    logits = stepper.step({1: PROMPT[4:6], 0: PROMPT[9:22]})
+    torch.testing.assert_close(logits[0], expected[5], **TOLERANCE)
+    torch.testing.assert_close(logits[1], expected[21], **TOLERANCE)
+    logits = stepper.step({0: PROMPT[22:]})
+    torch.testing.assert_close(logits[0], expected[22], **TOLERANCE)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in FOLDERS_ONLY])
+def test_gguf_gives_the_logits_of_transformers(tmp_path: Path, case: str) -> None:
+    model = random_model(*CASES[case])
+    export_experts(model, tmp_path / "m.gguf")
+    logits = Stepper(*load_decoder(tmp_path / "m.gguf")).step({0: PROMPT}, all_rows=True)
+    torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)
