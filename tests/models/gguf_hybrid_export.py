@@ -13,11 +13,17 @@ from typing import Any
 
 import gguf
 import numpy as np
+from gguf_export import interleave
 from safetensors.numpy import load_file
 
 ARCHITECTURES = {
     "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
+    "qwen3_5_moe_text": gguf.MODEL_ARCH.QWEN35MOE,
+    "qwen3_next": gguf.MODEL_ARCH.QWEN3NEXT,
     "lfm2": gguf.MODEL_ARCH.LFM2,
+    "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
+    "granitemoehybrid": gguf.MODEL_ARCH.GRANITE_HYBRID,
+    "falcon_h1": gguf.MODEL_ARCH.FALCON_H1,
 }
 Named = Iterator[tuple[str, np.ndarray]]
 
@@ -32,10 +38,10 @@ def convert(folder: Path, path: Path, kind: str = "F32", mtp_layers: int = 0) ->
     write_common_keys(writer, config, count)
     if mtp_layers:
         writer.add_nextn_predict_layers(mtp_layers)
-    family = _Delta(config) if "linear_num_key_heads" in config else _ShortConv(config)
+    family = FAMILIES[config["model_type"]](config)
     family.keys(writer)
     names = gguf.get_tensor_name_map(arch, count)
-    for stored, tensor in load_file(folder / "model.safetensors").items():
+    for stored, tensor in merged_experts(load_file(folder / "model.safetensors")):
         for name, values in family.tensors(stored, tensor):
             new = names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert new is not None, name
@@ -68,6 +74,23 @@ def write_common_keys(writer: gguf.GGUFWriter, config: dict[str, Any], count: in
         writer.add_value_length(config["head_dim"])
 
 
+def merged_experts(tensors: dict[str, np.ndarray]) -> Named:
+    """Yield tensors, with those of the experts of a layer joined to one."""
+    experts: dict[str, list[np.ndarray]] = {}
+
+    def numbers(name: str) -> list[int]:
+        return [int(part) for part in name.split(".") if part.isdigit()]
+
+    for name in sorted(tensors, key=numbers):
+        block, found, rest = name.partition(".experts.")
+        if not found:
+            yield name, tensors[name]
+            continue
+        experts.setdefault(f"{block}.experts.{rest.partition('.')[2]}", []).append(tensors[name])
+    for name, stack in experts.items():
+        yield name, np.stack(stack)
+
+
 def add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: str) -> None:
     """Write a tensor. Vectors, norms, routers and convolutions are float32."""
     plain = values.ndim < 2 or not name.endswith(".weight")
@@ -78,7 +101,8 @@ def add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: str
 
 
 class _Delta:
-    """Qwen3.5: heads of values are tiled if there are fewer heads of keys."""
+    """Qwen3.5 and Qwen3-Next. The heads of values of Qwen3.5 are tiled if there are fewer heads of
+    keys. The joint projection of Qwen3-Next is divided, but not that of b and a."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
@@ -97,9 +121,21 @@ class _Delta:
         writer.add_full_attention_interval(config.get("full_attention_interval", 4))
         factor = config["rope_parameters"]["partial_rotary_factor"]
         writer.add_rope_dimension_count(int(config["head_dim"] * factor))
+        if "moe_intermediate_size" in config:
+            writer.add_expert_count(config["num_experts"])
+            writer.add_expert_used_count(config["num_experts_per_tok"])
+            writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+            writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
 
     def tensors(self, name: str, values: np.ndarray) -> Named:
-        if "linear_attn." in name and self.groups != self.heads:
+        if "in_proj_qkvz.weight" in name:
+            layer = name.split(".")[2]
+            qkv, z = self._divided(values)
+            yield f"model.layers.{layer}.linear_attn.in_proj_qkv.weight", qkv
+            yield f"model.layers.{layer}.linear_attn.in_proj_z.weight", z
+            return
+        tiled = self.config["model_type"] != "qwen3_next" and self.groups != self.heads
+        if "linear_attn." in name and tiled:
             values = self._tiled(name, values)
         if name.endswith(".A_log"):
             values = -np.exp(values)
@@ -110,6 +146,14 @@ class _Delta:
         elif name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
             values = values + 1
         yield name, values
+
+    def _divided(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of queries, keys and values, and those of z."""
+        per = self.heads // self.groups * self.value_dim
+        by_group = values.reshape(self.groups, -1, values.shape[1])
+        parts = np.split(by_group, np.cumsum([self.key_dim, self.key_dim, per]), axis=1)
+        q, k, v, z = (part.reshape(-1, values.shape[1]) for part in parts)
+        return np.concatenate([q, k, v]), z
 
     def _tiled(self, name: str, values: np.ndarray) -> np.ndarray:
         keys = 2 * self.key_dim * self.groups
@@ -143,6 +187,120 @@ class _ShortConv:
         writer.add_head_count_kv([0 if kind == "conv" else heads for kind in config["layer_types"]])
         writer.add_vocab_size(config["vocab_size"])
         writer.add_shortconv_l_cache(config["conv_L_cache"])
+        if "num_experts" in config:
+            writer.add_expert_count(config["num_experts"])
+            writer.add_expert_used_count(config["num_experts_per_tok"])
+            writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+            writer.add_leading_dense_block_count(config["num_dense_layers"])
+            writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
     def tensors(self, name: str, values: np.ndarray) -> Named:
+        if name.endswith(".expert_bias"):
+            name += ".bias"
+        if ".experts." in name:
+            name = name.removeprefix("model.")
         yield name, values.squeeze(1) if "conv.conv" in name else values
+
+
+class _Mamba:
+    """Granite 4 and Falcon-H1: matrices of heads and of groups, and -exp(A_log)."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.groups: int = config["mamba_n_groups"]
+
+    def keys(self, writer: gguf.GGUFWriter) -> None:
+        config = self.config
+        writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+        writer.add_ssm_state_size(config["mamba_d_state"])
+        writer.add_ssm_group_count(self.groups)
+        writer.add_ssm_inner_size(config["mamba_n_heads"] * config["mamba_d_head"])
+        writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+
+    def tensors(self, name: str, values: np.ndarray) -> Named:
+        if name.endswith(".dt_bias"):
+            name = name.removesuffix(".dt_bias") + ".dt_proj.bias"
+        elif "conv1d.weight" in name:
+            values = values.squeeze()
+        elif name.endswith(("mamba.A_log", "mamba.D")):
+            values = values.reshape(-1, 1)
+        elif name.endswith("mamba.norm.weight"):
+            values = values.reshape(self.groups, -1)
+        yield name, -np.exp(values) if name.endswith(".A_log") else values
+
+
+class _Granite(_Mamba):
+    """Rows of q and k in the order of neighbours, and gates apart from ups."""
+
+    def keys(self, writer: gguf.GGUFWriter) -> None:
+        super().keys(writer)
+        config = self.config
+        attends = [kind == "full_attention" for kind in config["layer_types"]]
+        heads = config["num_key_value_heads"]
+        writer.kv_data[0].pop(gguf.Keys.Attention.HEAD_COUNT_KV.format(arch=writer.arch))
+        writer.add_head_count_kv([heads if own else 0 for own in attends])
+        writer.add_rope_scaling_finetuned(all(attends))
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+        writer.add_expert_count(config["num_local_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+
+    def tensors(self, name: str, values: np.ndarray) -> Named:
+        config, sparse = self.config, self.config["num_local_experts"] > 0
+        for part in ("q", "k"):
+            if f".{part}_proj." in name:
+                heads = "num_attention_heads" if part == "q" else "num_key_value_heads"
+                values = interleave(values, config[heads])
+        if not name.endswith(("_linear.weight",)):
+            yield from super().tensors(name, values)
+            return
+        layer = ".".join(name.split(".")[:3])
+        block = "mlp.experts" if "block_sparse_moe" in name else "mlp.shared_expert"
+        if block == "mlp.shared_expert" and not sparse:
+            block = "mlp"
+        if name.endswith("output_linear.weight"):
+            yield f"{layer}.{block}.down_proj.weight", values
+            return
+        for part, half in zip(("gate", "up"), np.split(values, 2, axis=-2), strict=True):
+            yield f"{layer}.{block}.{part}_proj.weight", half
+
+
+class _Falcon(_Mamba):
+    """Weights multiplied by the factors."""
+
+    def tensors(self, name: str, values: np.ndarray) -> Named:
+        config = self.config
+        ssm = np.array(config["ssm_multipliers"], np.float32) * config["ssm_in_multiplier"]
+        inner, state = config["mamba_d_ssm"], config["mamba_n_groups"] * config["mamba_d_state"]
+        sizes = [inner, inner, state, state, config["mamba_n_heads"]]
+        attention_in = config["attention_in_multiplier"]
+        factors = {
+            "down_proj": config["mlp_multipliers"][1],
+            "gate_proj": config["mlp_multipliers"][0],
+            "k_proj": config["key_multiplier"] * attention_in,
+            "q_proj": attention_in,
+            "v_proj": attention_in,
+            "o_proj": config["attention_out_multiplier"],
+            "out_proj": config["ssm_out_multiplier"],
+            "in_proj": np.repeat(ssm, sizes)[:, None],
+            "lm_head": config["lm_head_multiplier"],
+            "embed_tokens": config["embedding_multiplier"],
+        }
+        for part, factor in factors.items():
+            if f".{part}." in f".{name}":
+                values = values * np.float32(factor)
+        yield from super().tensors(name, values)
+
+
+FAMILIES: dict[str, Any] = {
+    "qwen3_5_text": _Delta,
+    "qwen3_5_moe_text": _Delta,
+    "qwen3_next": _Delta,
+    "lfm2": _ShortConv,
+    "lfm2_moe": _ShortConv,
+    "granitemoehybrid": _Granite,
+    "falcon_h1": _Falcon,
+}

@@ -68,6 +68,49 @@ MAMBA = {
     "mamba_chunk_size": 8,
 }
 
+CONV_EXPERTS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "num_dense_layers": 2,
+}
+# A large eps, because the residual multiplier is squared in it.
+GRANITE = {
+    "layer_types": ["mamba", "attention", "mamba", "mamba"],
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "shared_intermediate_size": 48,
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 8.0,
+    "rms_norm_eps": 0.05,
+}
+NEMOTRON = {
+    "num_hidden_layers": 6,
+    "hybrid_override_pattern": "M*EM-E",
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "ssm_state_size": 24,
+    "n_routed_experts": 6,
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 48,
+    "head_dim": 16,
+}
+FALCON = {"mamba_d_ssm": 128, "num_hidden_layers": 2, "head_dim": 16}
+MULTIPLIERS = {
+    "lm_head_multiplier": 0.4,
+    "embedding_multiplier": 5.6,
+    "mlp_multipliers": [0.9, 0.6],
+    "key_multiplier": 0.4,
+    "attention_out_multiplier": 0.9,
+    "attention_in_multiplier": 1.2,
+    "ssm_multipliers": [0.35, 0.25, 0.36, 0.5, 0.37],
+    "ssm_in_multiplier": 1.25,
+    "ssm_out_multiplier": 0.24,
+}
+
 
 def build(name: str, options: dict[str, Any]) -> Any:
     """Return the float32 model `name`ForCausalLM with weights large enough to expose errors. Decays

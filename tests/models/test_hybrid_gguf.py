@@ -10,7 +10,20 @@ import pytest
 import torch
 from decoder_stepper import Stepper, load_decoder
 from gguf_hybrid_export import convert
-from hybrid_models import DELTA, PROMPT, SHORT_CONV, expected_logits, save
+from hybrid_models import (
+    CONV_EXPERTS,
+    DELTA,
+    EXPERTS,
+    FALCON,
+    GRANITE,
+    MAMBA,
+    MULTIPLIERS,
+    PLAIN_DELTA,
+    PROMPT,
+    SHORT_CONV,
+    expected_logits,
+    save,
+)
 
 TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
 EVERY_FOURTH = {"layer_types": ["linear_attention"] * 3 + ["full_attention"]}
@@ -22,7 +35,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         DELTA | EVERY_FOURTH | {"linear_num_value_heads": 6, "tie_word_embeddings": True},
     ),
     "qwen3_5 with as many heads": ("Qwen3_5", DELTA | EVERY_FOURTH | {"linear_num_key_heads": 4}),
+    "qwen3_5 moe": ("Qwen3_5Moe", DELTA | EVERY_FOURTH | EXPERTS),
+    "qwen3_next": ("Qwen3Next", PLAIN_DELTA | EVERY_FOURTH | EXPERTS),
     "lfm2": ("Lfm2", SHORT_CONV),
+    "lfm2 moe tied": (
+        "Lfm2Moe",
+        SHORT_CONV | CONV_EXPERTS | {"tie_word_embeddings": True},
+    ),
+    "granite 4": ("GraniteMoeHybrid", MAMBA | GRANITE),
+    "granite 4 without experts, with one group": (
+        "GraniteMoeHybrid",
+        MAMBA | GRANITE | {"num_local_experts": 0, "mamba_n_groups": 1, "intermediate_size": 48},
+    ),
+    "falcon_h1": ("FalconH1", MAMBA | FALCON | MULTIPLIERS),
+    "falcon_h1 with a norm": (
+        "FalconH1",
+        MAMBA | FALCON | {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
     "lfm2 tied": ("Lfm2", SHORT_CONV | {"tie_word_embeddings": True}),
 }
 

@@ -7,7 +7,21 @@ from typing import Any
 import pytest
 import torch
 from decoder_stepper import Stepper, load_decoder
-from hybrid_models import DELTA, PROMPT, SHORT_CONV, expected_logits, save
+from hybrid_models import (
+    CONV_EXPERTS,
+    DELTA,
+    EXPERTS,
+    FALCON,
+    GRANITE,
+    MAMBA,
+    MULTIPLIERS,
+    NEMOTRON,
+    PLAIN_DELTA,
+    PROMPT,
+    SHORT_CONV,
+    expected_logits,
+    save,
+)
 
 TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
 
@@ -23,6 +37,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"attention_bias": True, "num_hidden_layers": 2}
         | {"layer_types": ["full_attention", "linear_attention"]},
     ),
+    "qwen3_5 moe": ("Qwen3_5Moe", DELTA | EXPERTS),
+    "qwen3_next": ("Qwen3Next", PLAIN_DELTA | EXPERTS),
+    "qwen3_next with three heads per group and dense layers": (
+        "Qwen3Next",
+        PLAIN_DELTA
+        | EXPERTS
+        | {"linear_num_value_heads": 6, "mlp_only_layers": [1], "norm_topk_prob": False},
+    ),
     "lfm2": ("Lfm2", SHORT_CONV),
     "lfm2 tied, with biases and more taps": (
         "Lfm2",
@@ -31,6 +53,57 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2 with a feed-forward of two thirds": (
         "Lfm2",
         SHORT_CONV | {"block_auto_adjust_ff_dim": True, "block_multiple_of": 16},
+    ),
+    "lfm2 moe": ("Lfm2Moe", SHORT_CONV | CONV_EXPERTS),
+    "lfm2 moe without a bias, its shares not divided but scaled": (
+        "Lfm2Moe",
+        SHORT_CONV
+        | CONV_EXPERTS
+        | {"use_expert_bias": False, "norm_topk_prob": False, "routed_scaling_factor": 1.5}
+        | {"num_dense_layers": 0},
+    ),
+    "granite 4": ("GraniteMoeHybrid", MAMBA | GRANITE),
+    "granite 4 with one group, rotary, with biases, tied": (
+        "GraniteMoeHybrid",
+        MAMBA
+        | GRANITE
+        | {"mamba_n_groups": 1, "mamba_proj_bias": True, "attention_bias": True}
+        | {"position_embedding_type": "rope", "tie_word_embeddings": True},
+    ),
+    "granite 4 without experts": ("GraniteMoeHybrid", MAMBA | GRANITE | {"num_local_experts": 0}),
+    "granite 4 without mamba or experts": (
+        "GraniteMoeHybrid",
+        MAMBA
+        | GRANITE
+        | {"num_local_experts": 0, "layer_types": ["full_attention"] * 4}
+        | {"position_embedding_type": "rope"},
+    ),
+    "nemotron_h": ("NemotronH", NEMOTRON),
+    "nemotron_h without experts, with biases": (
+        "NemotronH",
+        NEMOTRON
+        | {"hybrid_override_pattern": "-M*M", "use_bias": True, "mlp_bias": True}
+        | {"time_step_min": 0.2},
+    ),
+    "nemotron_h with groups of experts": (
+        "NemotronH",
+        NEMOTRON
+        | {"n_group": 3, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": False},
+    ),
+    "falcon_h1": ("FalconH1", MAMBA | FALCON),
+    "falcon_h1 with multipliers": ("FalconH1", MAMBA | FALCON | MULTIPLIERS),
+    "falcon_h1 tied, with a norm before the gate and biases": (
+        "FalconH1",
+        MAMBA
+        | FALCON
+        | {"mamba_rms_norm": True, "tie_word_embeddings": True, "mamba_proj_bias": True}
+        | {"attention_bias": True, "mlp_bias": True, "projectors_bias": True},
+    ),
+    "falcon_h1 with a norm after the gate and one group": (
+        "FalconH1",
+        MAMBA
+        | FALCON
+        | {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 1},
     ),
 }
 

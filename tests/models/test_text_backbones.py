@@ -44,6 +44,15 @@ MROPE = {
         "mrope_section": [2, 3, 3],
     }
 }
+QWEN3_5 = {
+    "rope_parameters": MROPE["rope_parameters"]
+    | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5},
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+}
 VISION = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -107,15 +116,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         QWEN_TOKENS,
     ),
     "Qwen2_5_VL": (MROPE, QWEN_VISION, QWEN_TOKENS | {"tie_word_embeddings": True}),
-    "Qwen3_5": (
-        {
-            "rope_parameters": MROPE["rope_parameters"]
-            | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5},
-            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 8,
+    "Qwen3_5": (QWEN3_5, QWEN_VISION, QWEN_TOKENS),
+    "Qwen3_5Moe": (
+        QWEN3_5
+        | {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 48,
         },
         QWEN_VISION,
         QWEN_TOKENS,

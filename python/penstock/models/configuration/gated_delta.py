@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from penstock.base.errors import ModelError
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
-from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import partial_rotary_decoder_spec
+from penstock.models.configuration.hf_experts import QwenExpertsConfig, qwen_mixtures
 from penstock.models.configuration.hybrid_layers import (
     check_count,
     every_nth,
@@ -25,8 +27,9 @@ GGUF_DELTA_KEYS: Final = frozenset({"full_attention_interval", "nextn_predict_la
 """The keys that `gguf_delta_decoder` reads itself, without the "<architecture>." prefix."""
 
 
-class DeltaConfig(HfConfig):
-    """The keys of config.json, with the defaults of transformers' Qwen3_5TextConfig.
+class DeltaConfig(QwenExpertsConfig):
+    """The keys of config.json, with the defaults of transformers' Qwen3_5TextConfig. Only
+    `with_mixtures` reads those of experts.
     `full_attention_interval`: one of so many layers has attention, if there are no
     `layer_types`."""
 
@@ -69,6 +72,16 @@ def delta_decoder(config: DeltaConfig, where: str, layout: DeltaLayout) -> Decod
         qk_norm=True,
         norm_offset=1.0,
         output_gate=True,
+    )
+
+
+def with_mixtures(plain: DecoderSpec, config: DeltaConfig, where: str) -> DecoderSpec:
+    """Return `plain` with the mixtures of experts that `config` describes. Raises ModelError that
+    starts with `where` and names the key."""
+    mixtures = qwen_mixtures(msgspec.structs.replace(config, layer_types=None), where)
+    layers = zip(plain.layers, mixtures, strict=True)
+    return replace(
+        plain, layers=tuple(replace(layer, experts=experts) for layer, experts in layers)
     )
 
 

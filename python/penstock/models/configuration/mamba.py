@@ -13,8 +13,8 @@ from penstock.quant.gguf.gguf_file import GgufFile
 
 
 class MambaConfig(HfExpertsConfig):
-    """The keys `mamba_*` of config.json, with the defaults of transformers' Granite 4 and Falcon-H1.
-    `mamba_d_head`: a number, or "auto"."""
+    """The keys `mamba_*` of config.json, with the defaults of transformers' configs of Granite 4
+    and Falcon-H1. `mamba_d_head`: a number, or "auto"."""
 
     mamba_n_heads: int = 128
     mamba_n_groups: int = 1

@@ -30,6 +30,7 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "Qwen2VLForConditionalGeneration": "qwen2",
     "Qwen2_5_VLForConditionalGeneration": "qwen2",
     "Qwen3_5ForConditionalGeneration": "qwen3_5_text",
+    "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe_text",
     "Qwen3OmniMoeForConditionalGeneration": "qwen3_moe",
     "Qwen3VLForConditionalGeneration": "qwen3",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_moe",
@@ -120,6 +121,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "lfm2": _LFM2,
     "qwen3_5_text": _QWEN3_5,
+    "qwen3_5_moe_text": _QWEN3_5 | {"hidden_size": 2048, "num_hidden_layers": 40},
     "phi4_multimodal": _PHI4_MULTIMODAL,
     "phi4mm": _PHI4_MULTIMODAL,
     "gemma3_text": {

@@ -250,7 +250,7 @@ class Decoder(Generic[Tensor]):
             self.weight_bytes += expert_bytes(layer.experts)
         kinds = (_storage_dtype_of(part) for linear in held for part in linear.parts)
         self.adapter_storage_dtype = max(
-            self.adapter_storage_dtype, *kinds, key=_STORAGE_DTYPES.index
+            (self.adapter_storage_dtype, *kinds), key=_STORAGE_DTYPES.index
         )
 
 

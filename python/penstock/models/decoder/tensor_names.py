@@ -23,6 +23,7 @@ class TensorNames:
     - `shared_router`: the layer whose sigmoid scales the result of the shared experts.
     - `router_bias`, `expert_scale`, `sinks`, `rope_factors`: complete names of tensors, without
       `.weight` to be added.
+    - `bare_norm`: the norm whose tensor has no `.weight`.
     - `mixer`: role of a tensor of a mixer -> its complete name after `layer`.
     - `ignored`: matches names of tensors that are not read.
     """
@@ -56,8 +57,14 @@ class TensorNames:
     router_bias: str = ""
     expert_scale: str = ""
     rope_factors: str | None = None
+    bare_norm: str = ""
     mixer: Mapping[str, str] = field(default_factory=dict)
     ignored: re.Pattern[str] | None = None
+
+    def norm_weight(self, name: str) -> str:
+        """Return the name of the tensor with the weight of the norm `name`."""
+        is_bare = self.bare_norm and name.endswith(self.bare_norm)
+        return name if is_bare else f"{name}.weight"
 
 
 HF_NAMES = TensorNames(

@@ -71,7 +71,7 @@ def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
     """Return the name and shape of every required tensor."""
     shapes: dict[str, Shape] = {
         f"{names.embedding}.weight": (spec.vocab_size, spec.hidden_size),
-        **_norm_shapes(names.final_norm, spec),
+        **_norm_shapes(names, names.final_norm, spec),
     }
     if not spec.tied_head:
         shapes[f"{names.head}.weight"] = (spec.vocab_size, spec.hidden_size)
@@ -138,13 +138,13 @@ def _layer_shapes(names: TensorNames, spec: DecoderSpec, own: LayerSpec) -> dict
     if own.has_feed_forward and not spec.parallel:
         norms += _block_norms(spec, names.mlp_norm, names.mlp_post_norm)
     for name in norms:
-        shapes |= _norm_shapes(name, spec)
+        shapes |= _norm_shapes(names, name, spec)
     return shapes
 
 
-def _norm_shapes(name: str, spec: DecoderSpec) -> dict[str, Shape]:
-    parts = ("weight", "bias") if spec.norm_bias else ("weight",)
-    return {f"{name}.{part}": (spec.hidden_size,) for part in parts}
+def _norm_shapes(names: TensorNames, name: str, spec: DecoderSpec) -> dict[str, Shape]:
+    biases = (f"{name}.bias",) if spec.norm_bias else ()
+    return dict.fromkeys((names.norm_weight(name), *biases), (spec.hidden_size,))
 
 
 def _block_norms(spec: DecoderSpec, before: str, after: str) -> list[str]:

@@ -316,7 +316,7 @@ class DecoderWeights:
         return np.stack([weight, self._checkpoint.vector(f"{name}.bias")])
 
     def _norm_weight(self, name: str) -> Vector:
-        weight = self._checkpoint.vector(f"{name}.weight")
+        weight = self._checkpoint.vector(self.names.norm_weight(name))
         return weight + np.float32(self.spec.norm_offset) if self.spec.norm_offset else weight
 
     def matrix(self, name: str) -> Matrix:

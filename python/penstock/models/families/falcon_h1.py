@@ -124,6 +124,7 @@ NAMES = replace(
 )
 GGUF_PARALLEL_NAMES = replace(
     GGUF_NAMES,
+    bare_norm="ffn_norm",
     mixer={
         **GGUF_MAMBA_NAMES,
         **{

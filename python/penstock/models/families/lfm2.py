@@ -9,8 +9,8 @@ import msgspec
 
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
-from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
+from penstock.models.configuration.hf_experts import HfExpertsConfig
 from penstock.models.configuration.hybrid_layers import (
     check_count,
     gguf_per_layer,
@@ -24,7 +24,7 @@ from penstock.quant.gguf.gguf_file import GgufFile
 _KINDS: Final = {"conv": "conv", "full_attention": "attention"}
 
 
-class ConvConfig(HfConfig, kw_only=True):
+class ConvConfig(HfExpertsConfig):
     """The keys of config.json that LFM2 and its mixtures of experts read, with the defaults of
     transformers' Lfm2Config. `tie_embedding`: an older name of `tie_word_embeddings`."""
 
@@ -90,10 +90,10 @@ def _kinds(config: ConvConfig, where: str) -> list[str]:
     return ["attention" if attends is None or i in attends else "conv" for i in range(layers)]
 
 
-def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Return the decoder spec of a GGUF file."""
+def gguf_spec(file: GgufFile, family_keys: frozenset[str] = frozenset()) -> DecoderSpec:
+    """Return the decoder spec of a GGUF file. `family_keys`: keys that the caller reads."""
     architecture = file.text("general.architecture")
-    plain = gguf_decoder_spec(file)
+    plain = gguf_decoder_spec(file, family_keys)
     count = len(plain.layers)
     taps = file.integer(f"{architecture}.shortconv.l_cache")
     conv = ShortConvSpec(plain.hidden_size, taps, form="gguf")
