@@ -140,6 +140,9 @@ or, if the experts have no gate, applied to up. "relu_squared": max(x, 0)^2. "sw
 needs gates: (up + 1) * gate * sigmoid(1.702 * gate), with gate clamped to at most 7 and up to
 -7 .. 7."""
 
+SharesScale = Literal["output", "input"]
+"""Whether the shares of a token scale the output of its experts or their input (Llama 4)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Experts:
@@ -150,8 +153,7 @@ class Experts:
     `gate_up_bias`: [E, 2 F] float32, the biases of gate, then of up; [E, F] without gates. None if
         and only if `down_bias` is None.
     `down_bias`: [E, W] float32.
-    `shares_scale`: the shares of a token scale the "output" of its experts or their "input"
-        (Llama 4).
+    `shares_scale`: see `SharesScale`.
     """
 
     gate: tuple[Matrix, ...]
@@ -160,7 +162,7 @@ class Experts:
     gate_up_bias: npt.NDArray[np.float32] | None = None
     down_bias: npt.NDArray[np.float32] | None = None
     activation: ExpertActivation = "silu"
-    shares_scale: Literal["output", "input"] = "output"
+    shares_scale: SharesScale = "output"
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -30,7 +30,7 @@ std::span<const PackedMatrix> parts_of(const LinearWeights& packed_tiles) {
 Family family_of(std::string_view kernel) {
     if (kernel == "quantize_rows" || kernel == "linear_affine")
         return Family::affine;
-    if (kernel == "linear_dense")
+    if (kernel == "linear_dense" || kernel == "head_linear" || kernel == "latent_query")
         return Family::dense;
     if (kernel == "experts")
         return Family::experts;

@@ -136,7 +136,7 @@ def _cache_served(x: torch.Tensor, cache: LayerCache[torch.Tensor]) -> bool:
     return x.dtype == torch.bfloat16 and (scaled or cache.keys.dtype == torch.bfloat16)
 
 
-_UNSERVED = dict.fromkeys(_ATTENTIONS, "they know no tokens that see later tokens")
+_UNSERVED = dict.fromkeys(_ATTENTIONS, "they know no caps and no tokens that see later tokens")
 
 
 def _attention(
@@ -149,15 +149,19 @@ def _attention(
     scale: float,
     window: int,
     sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
 ) -> torch.Tensor:
     decode: Callable[..., None] = decode_attention
     prompt: Callable[..., None] = triton_attention.prefill_attention
-    rejected = {**rejected, **_UNSERVED} if visible_of(inputs, sinks) is not None else rejected
+    if softcap or visible_of(inputs, sinks) is not None:
+        rejected = {**rejected, **_UNSERVED}
     if "decode_attention" not in rejected and _decode_served(q, cache, heads):
         decode = partial(_decode, library)
     if "prefill_attention" not in rejected and _prompt_served(library, q, cache, heads):
         prompt = partial(_prompt, library)
-    return triton_attention.attention(q, inputs, cache, heads, scale, window, sinks, decode, prompt)
+    return triton_attention.attention(
+        q, inputs, cache, heads, scale, window, sinks, softcap, decode, prompt
+    )
 
 
 def _decode_served(
@@ -197,8 +201,9 @@ def _decode(
     scale: float,
     window: int,
     sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
 ) -> None:
-    """Compute `decode_attention` with the kernel of the library."""
+    """Compute `decode_attention`, of scores without a cap, with the kernel of the library."""
     q_heads, kv_heads, dim = heads
     one_token = q.shape[0] == inputs.context_lens.shape[0]
     tokens = 1 if one_token else decode_tokens(heads)
@@ -227,9 +232,10 @@ def _prompt(
     window: int,
     shorter: int,
     sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
 ) -> None:
-    """Compute attention for all chunks of more than `shorter` tokens, and write the results to
-    `out`."""
+    """Compute attention, of scores without a cap, for all chunks of more than `shorter` tokens, and
+    write the results to `out`."""
     blocks, _, block_size, _ = cache.values.shape
     rows, table_width = inputs.block_tables.shape
     library.call(

@@ -19,6 +19,7 @@ from penstock.kernels.layer_graphs import LayerGraphs
 from penstock.kernels.lora_slots import AdapterSlots, SlotSizes
 from penstock.kernels.native.adjust_operands import adjust_operands
 from penstock.kernels.native.backend import CallBackend, EagerBackend, PlanRecorder
+from penstock.kernels.native.latent_ops import LatentBackendOps
 from penstock.kernels.native.pack import NativeSlots, matrix_source
 from penstock.kernels.native.recurrent_ops import BackendRecurrentOps, state_operands
 from penstock.kernels.native.row_ops import row_ops
@@ -39,7 +40,7 @@ Tensor = TypeVar("Tensor")
 Pool = _native.ThreadPool
 
 
-class BackendOps(BackendRecurrentOps[Tensor]):
+class BackendOps(BackendRecurrentOps[Tensor], LatentBackendOps[Tensor]):
     """The ops over any `CallBackend`, as `kernels.ops_interface.Ops` specifies them. Ops without a
     method here come from `row_ops`."""
 
@@ -163,14 +164,15 @@ class BackendOps(BackendRecurrentOps[Tensor]):
         partials = self._backend.scratch(_native.attention_partial_floats(*heads, max_context))
         tensors = [q, inputs.query_starts, inputs.context_lens, inputs.block_tables]
         tensors += [cache.keys, cache.values, out, partials]
+        integers, reals = [*heads, window], [scale, softcap]
         visible = None if inputs.media is None else inputs.media.visible
         if visible is not None:
             _refuse_sinks(sinks)
-            self._backend.call("visible_attention", [*tensors, visible], [*heads, window], [scale])
+            self._backend.call("visible_attention", [*tensors, visible], integers, reals)
         elif sinks is None:
-            self._backend.call("paged_attention", tensors, [*heads, window], [scale])
+            self._backend.call("paged_attention", tensors, integers, reals)
         else:
-            self._backend.call("sink_attention", [*tensors, sinks], [*heads, window], [scale])
+            self._backend.call("sink_attention", [*tensors, sinks], integers, reals)
         return out
 
     def bidirectional_attention(

@@ -52,7 +52,7 @@ def attend(
             *([] if sinks is None else [sinks]),
         ],
         [query_heads, kv_heads, dim, window],
-        [dim**-0.5],
+        [dim**-0.5, 0.0],
     )
     return np.split(out, starts[1:-1])
 

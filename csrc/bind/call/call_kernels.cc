@@ -21,8 +21,9 @@ bool agrees(const CheckedCall& call, cpu::Family family, cpu::Isa a, cpu::Isa b)
                same_products(packed_tiles.down.packed_tiles);
     }
     case cpu::Family::attention: {
+        const std::string& kernel = call.signature->kernel;
         const bool shared = call.integers.at(0) > call.integers.at(1) ||
-                            call.signature->kernel == "rounded_attention";
+                            kernel == "rounded_attention" || kernel == "latent_attention";
         return cpu::attention_bit_exact(shared && call.tensors.at(4).view.dtype == DType::f16, a,
                                         b);
     }

@@ -5,13 +5,18 @@
 //                              4 keys [B, K, D, P]; 5 values [B, K, P, D] (both float16 or
 //                              float32); 6 out [T, H * D] float32; 7 partials [n] float32 scratch
 //                    integers: H, K, D, window (0: none)
-//                    reals:    scale
+//                    reals:    scale, cap (0: none; c: a score s becomes c * tanh(s / c))
 //   sink_attention   as paged_attention, with 8 sinks [H] float32: exp(sinks[h]) is added to
 //                    the softmax sum
 //   visible_attention  as paged_attention, with 8 visible [T] int32: the end of the keys that each
 //                    token sees, from its own position + 1 to its context, never descending in a
 //                    chunk. Tokens with the same end also see each other outside the window
-//   bidirectional_attention  as paged_attention without partials: a token also sees the tokens
+//   latent_attention as paged_attention, with q [T, H * (C + S)], keys [B, 1, C + S, P], values
+//                    [B, 1, P, C], out [T, H * C]: all query heads share one KV head
+//                    integers: H, C, S
+//                    reals:    scale
+//   bidirectional_attention  as paged_attention without partials and cap: a token also sees the
+//   tokens
 //                    after it; with a window w, those at a distance below w
 //   rounded_attention  as bidirectional_attention, with the arithmetic of shared heads for any
 //   heads biased_attention  as bidirectional_attention, with 7 bias [H, 2 M + 1] float32: bias[h, M
@@ -118,9 +123,10 @@ struct Walk {
     const int64_t position, padded, rows; // of `task`
 
     Walk(const Arguments& call, const Step& step, const Job& job, void* memory)
-        : call(call), step(step), job(job), buffer(memory, job.count * step.group, step.dim),
-          task(call, step, job), tiles{task, step, buffer}, position(task.position),
-          padded(task.padded), rows(task.rows) {}
+        : call(call), step(step), job(job),
+          buffer(memory, job.count * step.group, step.dim, step.value_dim), task(call, step, job),
+          tiles{task, step, buffer}, position(task.position), padded(task.padded), rows(task.rows) {
+    }
 
     void reset() const {
         for (int64_t i = 0; i < rows; ++i)
@@ -168,11 +174,11 @@ struct Walk {
         const float* mass = buffer.total_mass;
         const float* highest = one_span ? buffer.highest : buffer.total_highest;
         for (int64_t token = 0; token < job.count; ++token) {
-            float* out = task.heads_of(call.tensor[6], token);
-            for (int64_t g = 0; g < step.group; ++g, sums += padded, out += step.dim) {
+            float* out = task.heads_of(call.tensor[6], token, step.value_dim);
+            for (int64_t g = 0; g < step.group; ++g, sums += padded, out += step.value_dim) {
                 const int64_t head = job.kv_head * step.group + g;
                 const float share = share_of_sums(call, step, head, *highest++, *mass++);
-                write_out(sums, share, step.dim, out);
+                write_out(sums, share, step.value_dim, out);
             }
         }
     }
@@ -233,7 +239,7 @@ struct Walk {
                           int64_t head) {
         const int64_t place =
             ((token - step.starts[0]) * step.max_spans + index) * step.heads + head;
-        return call.tensor[7].row<float>(0) + place * attention_partial_stride(step.dim);
+        return call.tensor[7].row<float>(0) + place * attention_partial_stride(step.value_dim);
     }
 };
 
@@ -244,7 +250,7 @@ void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspac
     while (step.starts[row + 1] <= token)
         ++row;
     const int64_t spans = step.spans(row, step.chunk_position(row) + token - step.starts[row]);
-    const int64_t padded = round_up(step.dim, kLanes);
+    const int64_t padded = round_up(step.value_dim, kLanes);
     float* total = static_cast<float*>(workspace.data);
     for (int64_t g = 0; g < step.group; ++g) {
         const int64_t head = remainder(task, step.kv_heads) * step.group + g;
@@ -253,73 +259,72 @@ void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspac
             const float* from = Walk<F32Numerics<float>>::partial(call, step, token, s, head);
             merge(from, from[padded], from[padded + 1], padded, total, highest, mass, s == 0);
         }
-        write_out(total, share_of_sums(call, step, head, highest, mass), step.dim,
-                  call.tensor[6].row<float>(token) + head * step.dim);
+        write_out(total, share_of_sums(call, step, head, highest, mass), step.value_dim,
+                  call.tensor[6].row<float>(token) + head * step.value_dim);
     }
 }
 
-template <Reach reach>
-int phases(const Arguments& call) {
-    return Step(call, reach).split ? 2 : 1;
-}
+// The kernels of one reach and form. `rounded`: whether also unshared heads over a float16 cache
+// have the arithmetic of shared heads.
+template <Reach reach, Form form = Form::grouped, bool rounded = false>
+struct Kernels {
+    static int phases(const Arguments& call) { return Step(call, reach, form).split ? 2 : 1; }
 
-template <Reach reach>
-int64_t tasks(const Arguments& call, int phase) {
-    const Step step(call, reach);
-    if (phase == 1)
-        return step.tokens * step.kv_heads;
-    int64_t total = 0;
-    for_each_row(step, [&](int64_t, int64_t tasks) {
-        total += tasks;
-        return false;
-    });
-    return total;
-}
+    static int64_t tasks(const Arguments& call, int phase) {
+        const Step step(call, reach, form);
+        if (phase == 1)
+            return step.tokens * step.kv_heads;
+        int64_t total = 0;
+        for_each_row(step, [&](int64_t, int64_t tasks) {
+            total += tasks;
+            return false;
+        });
+        return total;
+    }
 
-template <Reach reach, bool rounded = false>
-void run(const Arguments& call, int phase, int64_t task, Workspace& workspace) {
-    const Step step(call, reach);
-    if (phase == 1)
-        return merge_spans(call, step, task, workspace);
-    const Job job = find_job(step, task);
-    const auto walk = [&](auto numbers) {
-        Walk<decltype(numbers)> walk(call, step, job, workspace.data);
-        step.split ? walk.run_span() : walk.run_all();
-    };
-    if (call.tensor[4].dtype != DType::f16)
-        return walk(F32Numerics<float>{});
-    step.group > 1 || rounded ? walk(SharedHalves{}) : walk(F32Numerics<uint16_t>{});
-}
+    static void run(const Arguments& call, int phase, int64_t task, Workspace& workspace) {
+        const Step step(call, reach, form);
+        if (phase == 1)
+            return merge_spans(call, step, task, workspace);
+        const Job job = find_job(step, task);
+        const auto walk = [&](auto numbers) {
+            Walk<decltype(numbers)> walk(call, step, job, workspace.data);
+            step.split ? walk.run_span() : walk.run_all();
+        };
+        if (call.tensor[4].dtype != DType::f16)
+            return walk(F32Numerics<float>{});
+        step.group > 1 || rounded ? walk(SharedHalves{}) : walk(F32Numerics<uint16_t>{});
+    }
 
-size_t workspace_bytes(const Arguments& call) {
-    const int64_t group = call.integer[0] / call.integer[1], dim = call.integer[2];
-    const int64_t rows = group << widest_shift(group, dim);
-    const size_t floats = Buffers<F32Numerics<float>>(nullptr, rows, dim).bytes;
-    const size_t halves = Buffers<SharedHalves>(nullptr, rows, dim).bytes;
-    return floats > halves ? floats : halves;
-}
+    static size_t workspace_bytes(const Arguments& call) {
+        int64_t group = call.integer[0], dim = call.integer[2], value_dim = dim;
+        if (form == Form::latent) {
+            value_dim = call.integer[1], dim += value_dim;
+        } else {
+            group /= call.integer[1];
+        }
+        const int64_t rows = group << widest_shift(group, dim);
+        const size_t floats = Buffers<F32Numerics<float>>(nullptr, rows, dim, value_dim).bytes;
+        const size_t halves = Buffers<SharedHalves>(nullptr, rows, dim, value_dim).bytes;
+        return floats > halves ? floats : halves;
+    }
+
+    static constexpr Kernel named(const char* name) {
+        return {name, phases, tasks, run, workspace_bytes};
+    }
+};
 
 } // namespace attention
 
 constexpr Kernel kAttentionKernels[] = {
-    {"paged_attention", attention::phases<attention::Reach::back>,
-     attention::tasks<attention::Reach::back>, attention::run<attention::Reach::back>,
-     attention::workspace_bytes},
-    {"sink_attention", attention::phases<attention::Reach::back>,
-     attention::tasks<attention::Reach::back>, attention::run<attention::Reach::back>,
-     attention::workspace_bytes},
-    {"visible_attention", attention::phases<attention::Reach::given>,
-     attention::tasks<attention::Reach::given>, attention::run<attention::Reach::given>,
-     attention::workspace_bytes},
-    {"bidirectional_attention", attention::phases<attention::Reach::both>,
-     attention::tasks<attention::Reach::both>, attention::run<attention::Reach::both>,
-     attention::workspace_bytes},
-    {"rounded_attention", attention::phases<attention::Reach::both>,
-     attention::tasks<attention::Reach::both>, attention::run<attention::Reach::both, true>,
-     attention::workspace_bytes},
-    {"biased_attention", attention::phases<attention::Reach::both>,
-     attention::tasks<attention::Reach::both>, attention::run<attention::Reach::both>,
-     attention::workspace_bytes},
+    attention::Kernels<attention::Reach::back>::named("paged_attention"),
+    attention::Kernels<attention::Reach::back>::named("sink_attention"),
+    attention::Kernels<attention::Reach::given>::named("visible_attention"),
+    attention::Kernels<attention::Reach::both>::named("bidirectional_attention"),
+    attention::Kernels<attention::Reach::both, attention::Form::grouped, true>::named(
+        "rounded_attention"),
+    attention::Kernels<attention::Reach::both>::named("biased_attention"),
+    attention::Kernels<attention::Reach::back, attention::Form::latent>::named("latent_attention"),
 };
 
 } // namespace

@@ -130,22 +130,22 @@ struct AmxRows {
 
     void convert_pair(const uint16_t* from, uint16_t* to, Prefetcher& prefetcher) const {
         const int64_t stride = task.call.tensor[5].stride[2];
-        for (int64_t d = 0; d < step.dim; d += kLanes) {
+        for (int64_t d = 0; d < step.value_dim; d += kLanes) {
             prefetcher.step();
-            AmxNumerics::convert(to + d * kTile, from + d, stride, lanes_from(d, step.dim));
+            AmxNumerics::convert(to + d * kTile, from + d, stride, lanes_from(d, step.value_dim));
         }
     }
 
     // Converts a pair of values of which no key except `key` is seen.
     void convert_half(int64_t tile, int key, const Seen& seen, uint16_t* to) const {
-        for (int64_t d = 0; d < step.dim; d += kLanes) {
+        for (int64_t d = 0; d < step.value_dim; d += kLanes) {
             if (!seen.has(key)) {
                 std::memset(to + d * kTile, 0, 2 * kLanes * sizeof(uint16_t));
                 continue;
             }
             const uint16_t* from = task.value_row(tile + key) + d;
-            store_bf16_pairs(to + d * kTile,
-                             AmxNumerics::half_column(from, lanes_from(d, step.dim), key % 2));
+            store_bf16_pairs(to + d * kTile, AmxNumerics::half_column(
+                                                 from, lanes_from(d, step.value_dim), key % 2));
         }
     }
 
@@ -155,7 +155,7 @@ struct AmxRows {
         const int64_t first = seen.first_step() * kUnitK * kLanes;
         const int64_t count = int64_t{seen.steps()} * kUnitK * kLanes;
         unsigned not_finite = 0;
-        for (int64_t d = 0; d < step.dim; d += kLanes) {
+        for (int64_t d = 0; d < step.value_dim; d += kLanes) {
             const uint16_t* values = buffer.values + d * kTile + first;
             for (int64_t i = 0; i < count; ++i)
                 not_finite |= (values[i] & kExponent) == kExponent ? 1U : 0U;

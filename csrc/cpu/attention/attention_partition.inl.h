@@ -41,11 +41,18 @@ PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
 // end that the tensor `visible` gives for it.
 enum class Reach : uint8_t { back, both, given };
 
+// The heads of a call: query heads in groups, each with a KV head; or query heads that all share
+// one KV head, whose keys are latents and rotated parts, and whose values are latents.
+enum class Form : uint8_t { grouped, latent };
+
 constexpr int kVisible = 8; // index of the tensor `visible`
 
 // The shape of a step and its division into tasks.
 struct Step {
-    int64_t heads, kv_heads, dim, group, window, block_size, rows, tokens;
+    int64_t heads, kv_heads, group, window, block_size, rows, tokens;
+    int64_t dim, value_dim; // elements of a key, and of a value
+    int64_t cached_heads;   // KV heads of the cache. In latent attention, where this is 1, kv_heads
+                            // counts the parts into which the query heads are divided
     const int32_t *starts, *contexts;
     const int32_t* visible; // null unless the reach is `given`
     int64_t max_spans;      // maximum over the tokens
@@ -53,16 +60,25 @@ struct Step {
     bool split;             // each task is one span of one token
     Reach reach;
 
-    Step(const Arguments& call, Reach reach) : reach(reach) {
-        heads = call.integer[0], kv_heads = call.integer[1], dim = call.integer[2];
-        window = call.integer[3];
-        group = heads / kv_heads;
+    Step(const Arguments& call, Reach reach, Form form = Form::grouped) : reach(reach) {
+        heads = call.integer[0];
+        if (form == Form::latent) {
+            kv_heads = cached_heads = 1, window = 0;
+            value_dim = call.integer[1], dim = value_dim + call.integer[2];
+        } else {
+            kv_heads = cached_heads = call.integer[1], window = call.integer[3];
+            value_dim = dim = call.integer[2];
+        }
         block_size = call.tensor[4].shape[3];
         rows = call.tensor[2].shape[0];
         starts = call.tensor[1].row<int32_t>(0);
         contexts = call.tensor[2].row<int32_t>(0);
         visible = reach == Reach::given ? call.tensor[kVisible].row<int32_t>(0) : nullptr;
         tokens = starts[rows] - starts[0];
+        while (form == Form::latent && tokens * kv_heads < kAttentionSplitBelow &&
+               kv_heads < latent_parts(heads))
+            kv_heads *= 2;
+        group = heads / kv_heads;
         shift = widest_shift(group, dim);
         while (shift > 0 && (tokens >> shift) * kv_heads < kAttentionSplitBelow)
             --shift;
@@ -74,7 +90,7 @@ struct Step {
         for (int64_t r = 0; r < rows; ++r) {
             max_spans = larger(max_spans, (contexts[r] + kSpan - 1) / kSpan);
         }
-        const int64_t needed = tokens * max_spans * heads * attention_partial_stride(dim);
+        const int64_t needed = tokens * max_spans * heads * attention_partial_stride(value_dim);
         split = max_spans > 1 && needed <= call.tensor[7].shape[0];
     }
 

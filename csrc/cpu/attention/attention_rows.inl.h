@@ -7,7 +7,7 @@
 //   Rows                        the implementation: TileRows or AmxRows
 //   kStep                       k per step of a product: 1, or 2 for pairs
 //   kScoredRows                 rows whose scores and weights are kept at a time
-//   kDepthUnit                  D is padded to this with zeros, in queries and in keys of a tile
+//   kDepthUnit                  keys are padded to this with zeros, in queries and in tiles
 //   CacheProducts               Products (attention_tile.inl.h) that read the cache
 //   TileProducts                Products that read a converted tile
 //   pack(to, a, n)              stores n lanes of a query
@@ -28,18 +28,20 @@ namespace attention {
 template <class Numerics>
 struct Buffers {
     using Packed = typename Numerics::Packed;
-    float *sums, *totals; // [rows][D in whole vectors]: of the current span; of all spans
+    float *sums, *totals; // [rows][value in whole vectors]: of the current span; of all spans
     float* lane_mass;     // [rows][kLanes]
     float *highest, *total_highest, *total_mass; // [rows], readable for one vector more
-    Packed* queries;                             // [rows][D in whole units]
+    Packed* queries;                             // [rows][key in whole units]
     float* scores;                               // [kScoredRows][kTile]: of the current rows
     Packed* weights;                             // [kScoredRows][kTile]
-    Packed* keys;                                // [vector of keys][step of D][kStep * kLanes]
-    Packed* values;                              // [vector of D][step of keys][kStep * kLanes]
+    Packed* keys;                                // [vector of keys][step of a key][kStep * kLanes]
+    Packed* values; // [vector of a value][step of keys][kStep * kLanes]
     size_t bytes;
 
-    Buffers(void* memory, int64_t rows, int64_t dim) {
-        const int64_t padded = round_up(dim, kLanes), depth = round_up(dim, Numerics::kDepthUnit);
+    // `dim`, `value_dim`: elements of a key, and of a value.
+    Buffers(void* memory, int64_t rows, int64_t dim, int64_t value_dim) {
+        const int64_t padded = round_up(value_dim, kLanes);
+        const int64_t depth = round_up(dim, Numerics::kDepthUnit);
         char* next = static_cast<char*>(memory);
         const auto take = [&]<class T>(T*& start, int64_t count) {
             start = reinterpret_cast<T*>(next);
@@ -70,7 +72,7 @@ void pack_queries(const Task<typename Numerics::Cached>& task, const Buffers<Num
     const int64_t dim = task.step.dim, depth = round_up(dim, Numerics::kDepthUnit);
     auto* to = buffer.queries;
     for (int64_t token = 0; token < task.job.count; ++token) {
-        const float* from = task.heads_of(task.call.tensor[0], token);
+        const float* from = task.heads_of(task.call.tensor[0], token, dim);
         for (int64_t g = 0; g < task.step.group; ++g, from += dim, to += depth) {
             for (int64_t i = 0; i < dim; i += kLanes) {
                 const int n = lanes_from(i, dim);
@@ -104,9 +106,12 @@ void weigh_rows(const Task<typename Numerics::Cached>& task, const Buffers<Numer
             ++token, end += group;
         scored.from[r] = task.visible_from(token, tile);
         scored.to[r] = task.visible_to(token, tile);
-        if (task.biased && scored.from[r] < scored.to[r]) {
+        if (scored.from[r] >= scored.to[r])
+            continue;
+        if (task.cap > 0.0f)
+            task.cap_scores(scored.from[r], scored.to[r], scored.scores + r * kTile);
+        if (task.biased)
             task.add_bias(tile, row + r, scored.from[r], scored.to[r], scored.scores + r * kTile);
-        }
     }
     Numerics::weigh(scored);
 }
@@ -152,9 +157,9 @@ struct TileRows {
         for (int j = begin / kStep * kStep; j < end; j += kStep) {
             const Cached* from = task.value_row(tile + j);
             Packed* to = buffer.values + j * kLanes;
-            for (int64_t d = 0; d < step.dim; d += kLanes) {
+            for (int64_t d = 0; d < step.value_dim; d += kLanes) {
                 Numerics::convert(to + d * kTile, from + d, task.call.tensor[5].stride[2],
-                                  lanes_from(d, step.dim));
+                                  lanes_from(d, step.value_dim));
             }
         }
     }
@@ -234,7 +239,7 @@ struct TileRows {
     // value.
     void add_half_step(int64_t tile, int64_t row, int count, int key) const {
         for (int64_t d = 0; d < task.padded; d += kLanes) {
-            const int n = lanes_from(d, step.dim);
+            const int n = lanes_from(d, step.value_dim);
             const Cached* from = task.value_row(tile + key) + d;
             const auto column = Numerics::half_column(from, n, key % 2);
             for (int64_t i = row; i < row + count; ++i) {

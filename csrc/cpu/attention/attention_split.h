@@ -28,4 +28,28 @@ constexpr int64_t attention_partial_floats(int64_t heads, int64_t kv_heads, int6
     return spans <= 1 ? 0 : tokens * spans * heads * attention_partial_stride(dim);
 }
 
+// Latent attention divides its query heads, which all read one KV head, into parts of at least this
+// many heads if a step has few tasks.
+constexpr int64_t kLatentPartHeads = 16;
+
+// The most floats of the partial results of latent attention. Steps that need more are not split.
+constexpr int64_t kLatentPartialFloats = int64_t{32} << 20;
+
+// Returns the most parts into which `heads` query heads may be divided, a power of two.
+constexpr int64_t latent_parts(int64_t heads) {
+    int64_t parts = 1;
+    while (heads % (2 * parts) == 0 && heads / (2 * parts) >= kLatentPartHeads)
+        parts *= 2;
+    return parts;
+}
+
+// Returns the size in floats of the `partials` tensor of `latent_attention`; see
+// `attention_partial_floats`.
+constexpr int64_t latent_partial_floats(int64_t heads, int64_t latent, int64_t max_context) {
+    const int64_t spans = (max_context + kAttentionSpan - 1) / kAttentionSpan;
+    const int64_t tokens = (kAttentionSplitBelow - 1) / latent_parts(heads);
+    const int64_t floats = tokens * spans * heads * attention_partial_stride(latent);
+    return spans <= 1 ? 0 : floats < kLatentPartialFloats ? floats : kLatentPartialFloats;
+}
+
 } // namespace penstock::cpu

@@ -4,6 +4,7 @@
 
 #include "cpu/attention/attention_partition.inl.h"
 #include "cpu/attention/attention_tile.inl.h"
+#include "cpu/ops/activation.inl.h"
 #include "cpu/simd/simd.h"
 #include "cpu/sizes.h"
 #include "penstock/kernel.h"
@@ -26,21 +27,26 @@ struct Task {
     const Job& job;
     const int32_t* table;
     int64_t position; // position of the block's first token
-    int64_t padded;   // D in whole vectors
+    int64_t padded;   // elements of a value in whole vectors
     int64_t rows;     // count * G
     bool direct;      // few rows: cache elements are converted each time they are read
     bool prefetches;  // whether to prefetch the next tile
     bool biased;
+    float cap; // the cap of scores in units of log2; 0: none
 
     Task(const Arguments& call, const Step& step, const Job& job)
         : call(call), step(step), job(job), table(call.tensor[3].row<int32_t>(job.row)),
-          position(step.chunk_position(job.row) + job.first), padded(round_up(step.dim, kLanes)),
-          rows(job.count * step.group), direct(rows <= 2 * kMaxRows && step.dim % kLanes == 0),
-          prefetches(direct || token_bytes() * step.kv_heads * step.contexts[job.row] > kL2Bytes),
-          biased(step.reach == Reach::both && call.tensor[7].data) {}
+          position(step.chunk_position(job.row) + job.first),
+          padded(round_up(step.value_dim, kLanes)), rows(job.count * step.group),
+          direct(rows <= 2 * kMaxRows && step.value_dim % kLanes == 0),
+          prefetches(direct ||
+                     token_bytes() * step.cached_heads * step.contexts[job.row] > kL2Bytes),
+          biased(step.reach == Reach::both && call.tensor[7].data), cap(call.real[1] * kLog2e) {}
 
     // Returns the bytes of one key and one value of one KV head.
-    int64_t token_bytes() const { return 2 * step.dim * static_cast<int64_t>(sizeof(Element)); }
+    int64_t token_bytes() const {
+        return (step.dim + step.value_dim) * static_cast<int64_t>(sizeof(Element));
+    }
 
     // Return the first and the end of the keys that the block's token i sees, within the 64 keys
     // from `tile` on.
@@ -51,24 +57,32 @@ struct Task {
         return static_cast<int>(smaller(kTile, step.end_visible(job.row, position + i) - tile));
     }
 
+    // Returns the KV head of the cache that this task reads.
+    int64_t cached_head() const { return step.cached_heads == 1 ? 0 : job.kv_head; }
+
     const Element* key_block(int64_t key) const {
         const TensorView& keys = call.tensor[4];
         return keys.row<Element>(table[quotient(key, step.block_size)]) +
-               job.kv_head * keys.stride[1] + remainder(key, step.block_size);
+               cached_head() * keys.stride[1] + remainder(key, step.block_size);
     }
     const Element* value_row(int64_t key) const {
         const TensorView& values = call.tensor[5];
         return values.row<Element>(table[quotient(key, step.block_size)]) +
-               job.kv_head * values.stride[1] + remainder(key, step.block_size) * values.stride[2];
+               cached_head() * values.stride[1] +
+               remainder(key, step.block_size) * values.stride[2];
     }
 
-    // Returns the query heads of the block's token i, [G, D], in a tensor with one row per token
-    // (queries or result).
-    float* heads_of(const TensorView& rows, int64_t i) const {
+    // Returns the query heads of the block's token i, [G, width], in a tensor with one row per
+    // token (queries or result).
+    float* heads_of(const TensorView& rows, int64_t i, int64_t width) const {
         return rows.row<float>(step.starts[job.row] + job.first + i) +
-               job.kv_head * step.group * step.dim;
+               job.kv_head * step.group * width;
     }
-    F32 query_scale() const { return broadcast(call.real[0] * kLog2e); }
+    // Returns the factor of queries. Scores are in units of log2 or, before they are capped, in
+    // units of the cap.
+    F32 query_scale() const {
+        return broadcast(cap > 0.0f ? call.real[0] / call.real[1] : call.real[0] * kLog2e);
+    }
 
     // Addresses of the KV blocks to prefetch during the tile at `tile`: those of the next tile, or
     // of the next KV head's first tile.
@@ -82,7 +96,7 @@ struct Task {
         const int64_t unit = step.block_size;
         int64_t next = tile + kTile, head = 0;
         if (next >= seen) {
-            if (job.kv_head + 1 == step.kv_heads)
+            if (job.kv_head + 1 >= step.cached_heads)
                 return pieces;
             next = step.first_visible(job.row, position) / kTile * kTile, head = 1;
         }
@@ -98,6 +112,15 @@ struct Task {
             add(value_row(key) + head * call.tensor[5].stride[1]);
         }
         return pieces;
+    }
+
+    // Turns scores s in units of the cap into cap * tanh(s), for the tile's keys from `begin` to
+    // `end` in whole vectors.
+    void cap_scores(int begin, int end, float* row_scores) const {
+        for (int v = begin / kLanes; v * kLanes < end; ++v) {
+            float* scores = row_scores + v * kLanes;
+            store(scores, activation::Tanh::of(load(scores)) * broadcast(cap));
+        }
     }
 
     // Adds the bias to the scores [kTile] of row i, for the tile's keys from `begin` to `end` in

@@ -3,6 +3,7 @@
 
 #include "cpu/attention/attention.inl.h"
 #include "cpu/isa/isa.h"
+#include "cpu/linear/head_linear.inl.h"
 #include "cpu/linear/linear_affine.inl.h"
 #include "cpu/linear/linear_dense.inl.h"
 #include "cpu/linear/quantize.inl.h"
@@ -28,13 +29,33 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-constexpr KernelTable kTable{{kQuantizeKernels,  kLinearAffineKernels, kLinearDenseKernels,
-                              kEmbeddingKernels, kNormKernels,         kRopeKernels,
-                              kAttentionKernels, kActivationKernels,   kAdjustKernels,
-                              kSamplingKernels,  kGatherKernels,       kLayerNormKernels,
-                              kPoolingKernels,   kLoraKernels,         kExpertKernels,
-                              kMediaKernels,     kRoutingKernels,      kColumnKernels,
-                              kGatedRowKernels,  kConvKernels,         kScanKernels}};
+// One family per line, so that adding one changes one line.
+// clang-format off
+constexpr KernelTable kTable{{
+    kQuantizeKernels,
+    kLinearAffineKernels,
+    kLinearDenseKernels,
+    kEmbeddingKernels,
+    kNormKernels,
+    kRopeKernels,
+    kAttentionKernels,
+    kActivationKernels,
+    kAdjustKernels,
+    kSamplingKernels,
+    kGatherKernels,
+    kLayerNormKernels,
+    kPoolingKernels,
+    kLoraKernels,
+    kExpertKernels,
+    kMediaKernels,
+    kRoutingKernels,
+    kColumnKernels,
+    kGatedRowKernels,
+    kConvKernels,
+    kScanKernels,
+    kHeadKernels,
+}};
+// clang-format on
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_ISA

@@ -10,6 +10,13 @@
 //                    before the rotation
 //                    reals:    eps
 //
+//   latent_cache     tensors:  0 kv [T, C + S] float32; 1 norm_weight [C] float32;
+//                              2 rope [positions, S]; 3 positions [T]; 4 slots [T];
+//                              5 keys [B, 1, C + S, P]; 6 values [B, 1, P, C], both written at
+//                              slots: the first C elements normalized, as key and as value, and
+//                              the others rotated, as key
+//                    reals:    eps
+//
 // rotated <= D is even. Component i forms a pair with component i + rotated / 2; components past
 // `rotated` are copied. The slots of one call are distinct. Float16 is rounded half to even. Rows
 // may be strided.
@@ -155,11 +162,45 @@ void run(const Arguments& call, int, int64_t task, Workspace& workspace) {
     }
 }
 
+// Processes one token of latent_cache.
+template <class Element>
+void run_latent_token(const Arguments& call, int64_t token, float* scratch) {
+    const TensorView &keys = call.tensor[5], &values = call.tensor[6];
+    const int64_t latent = call.tensor[1].shape[0], rotated = call.tensor[2].shape[1];
+    const int64_t block_size = keys.shape[3];
+    const int32_t position = call.tensor[3].row<int32_t>(0)[token];
+    const int32_t slot = call.tensor[4].row<int32_t>(0)[token];
+    const int64_t block = slot / block_size, offset = slot % block_size;
+    const float* from = call.tensor[0].row<float>(token);
+    const float* weight = call.tensor[1].row<float>(0);
+    normalise(from, weight, call.real[0], latent, scratch);
+    rotate(from + latent, call.tensor[2].row<float>(position), rotated, rotated, scratch + latent);
+    write_key(scratch, keys.row<Element>(block) + offset, keys.stride[2], latent + rotated);
+    write_value(scratch, values.row<Element>(block) + offset * values.stride[2], latent);
+}
+
+size_t latent_workspace_bytes(const Arguments& call) {
+    return static_cast<size_t>(call.tensor[0].shape[1] + kLanes) * sizeof(float);
+}
+
+void run_latent(const Arguments& call, int, int64_t task, Workspace& workspace) {
+    const int64_t tokens = call.tensor[0].shape[0], each = tokens_per_task(tokens);
+    auto* scratch = static_cast<float*>(workspace.data);
+    for (int64_t token = task * each; token < (task + 1) * each && token < tokens; ++token) {
+        if (call.tensor[5].dtype == DType::f16) {
+            run_latent_token<uint16_t>(call, token, scratch);
+        } else {
+            run_latent_token<float>(call, token, scratch);
+        }
+    }
+}
+
 } // namespace rope
 
 constexpr Kernel kRopeKernels[] = {
     {"rope_cache", one_phase, rope::tasks, rope::run, rope::workspace_bytes, true},
     {"norm_rope_cache", one_phase, rope::tasks, rope::run, rope::workspace_bytes, true},
+    {"latent_cache", one_phase, rope::tasks, rope::run_latent, rope::latent_workspace_bytes, true},
 };
 
 } // namespace

@@ -21,6 +21,7 @@ from penstock.kernels.ops.linear import FLOAT8_GROUP
 from penstock.kernels.ops_interface import AdapterRows, HeadNorm, StepInputs
 from penstock.kernels.persistent_batch import Adjustments, RowState, StepBuffers, Upload
 from penstock.kernels.registry import KernelRegistry, Machine
+from penstock.kernels.routing import Routing
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.compile.launch import ceil_div, record_launches
@@ -153,9 +154,8 @@ def _experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
         router = PackedLinear((matrix,), _bias(sizes, sizes.experts), torch.float32, invariant)
         if invariant or extents.tokens <= 16:
             ops.linear(x, router)
-        chosen, shares = ops.route_experts(
-            floats(extents.tokens, sizes.experts), sizes.per_token, True
-        )
+        routing = Routing(sizes.per_token, renormalize=True)
+        chosen, shares = ops.route_experts(floats(extents.tokens, sizes.experts), routing)
         gate_up = DenseStack(empty(sizes.experts, 2 * sizes.ff, sizes.width))
         down = DenseStack(empty(sizes.experts, sizes.width, sizes.ff))
         ops.experts(x, chosen, shares, _mixture(sizes, gate_up, down, invariant=invariant))

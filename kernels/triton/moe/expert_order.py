@@ -1,4 +1,4 @@
-"""Routes tokens to experts, and sorts the (token, chosen expert) pairs of a step by expert.
+"""Sorts the (token, chosen expert) pairs of a step by expert.
 
 A pair is called `choice` in the code. Pairs are numbered token by token: t * top_k + k. The pairs
 of each expert fill their own tiles; unused rows of a tile hold the total number of pairs, which is
@@ -12,76 +12,11 @@ from dataclasses import dataclass
 
 import torch
 
-from penstock.kernels.ops.route_experts import ROUTE_EXPERTS
-from penstock.kernels.registry import Impl
-from penstock.kernels.triton.compile.launch import launch, power_of_two, why_not
+from penstock.kernels.triton.compile.launch import launch, power_of_two
 from penstock.kernels.triton.language import tl, triton
 
 _CHOICES_A_TURN = 1024
 _TILES_A_TURN = 64
-
-
-@triton.jit
-def route_kernel(
-    chosen,
-    shares,
-    logits,
-    COUNT: tl.constexpr,
-    PER_TOKEN: tl.constexpr,
-    RENORMALIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    LANES: tl.constexpr,
-):
-    """Choose the experts with the largest logits for one token, the lower index first among equal
-    logits, and store their indices and shares. Logits are compared as integers in the order of
-    floats: this orders NaN too, so that no expert is chosen twice."""
-    token = tl.program_id(0).to(tl.int64)
-    expert = tl.arange(0, BLOCK)
-    lane = tl.arange(0, LANES)
-    inside = expert < COUNT
-    values = tl.load(logits + token * COUNT + expert, mask=inside, other=0.0).to(tl.float32)
-    plain = tl.where(values == 0.0, 0.0, values)  # no -0
-    bits = plain.to(tl.int32, bitcast=True)
-    least = -2147483648
-    order = tl.where(inside, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits), least)
-    numbers = tl.zeros((LANES,), dtype=tl.int32)
-    picked = tl.full((LANES,), float("-inf"), dtype=tl.float32)
-    for c in tl.static_range(PER_TOKEN):
-        best = tl.min(tl.where(order == tl.max(order, axis=0), expert, BLOCK), axis=0)
-        value = tl.sum(tl.where(expert == best, values, 0.0), axis=0)
-        numbers = tl.where(lane == c, best, numbers)
-        picked = tl.where(lane == c, value, picked)
-        order = tl.where(expert == best, least, order)
-    highest = tl.sum(tl.where(lane == 0, picked, 0.0), axis=0)
-    used = lane < PER_TOKEN
-    weight = tl.where(used, tl.exp(picked - highest), 0.0)
-    if RENORMALIZE:
-        total = tl.sum(weight, axis=0)
-    else:
-        total = tl.sum(tl.where(inside, tl.exp(values - highest), 0.0), axis=0)
-    place = token * PER_TOKEN + lane
-    tl.store(chosen + place, numbers, mask=used)
-    tl.store(shares + place, tl.div_rn(weight, total), mask=used)
-
-
-def route_experts(
-    logits: torch.Tensor, per_token: int, renormalize: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `Ops.route_experts`. `logits` are contiguous."""
-    tokens, count = logits.shape
-    chosen = torch.empty(tokens, per_token, dtype=torch.int32, device=logits.device)
-    shares = torch.empty(tokens, per_token, dtype=torch.float32, device=logits.device)
-    launch(
-        route_kernel,
-        (tokens,),
-        *(chosen, shares, logits),
-        COUNT=count,
-        PER_TOKEN=per_token,
-        RENORMALIZE=int(renormalize),
-        BLOCK=power_of_two(count),
-        LANES=power_of_two(per_token),
-    )
-    return chosen, shares
 
 
 @triton.jit(do_not_specialize=["choices"])
@@ -186,6 +121,3 @@ def order_choices(chosen: torch.Tensor, count: int, rows: int) -> Order:
         TURN=_TILES_A_TURN,
     )
     return ordered
-
-
-ROUTE_EXPERTS.register(Impl("triton", route_experts, why_not, invariant_kinds=("float",)))

@@ -35,8 +35,10 @@ from penstock.kernels.triton.moe.packed_experts import (
     Stack,
     pack_experts,
 )
+from penstock.kernels.weights import ExpertActivation
 
 _COMBINED = 1024
+_ACTIVATIONS: tuple[ExpertActivation, ...] = ("silu", "gelu_tanh", "relu_squared", "swiglu_oai")
 
 
 @triton.jit(do_not_specialize=["choices", "first_column", "out_columns", "shared_by"])
@@ -155,38 +157,52 @@ def experts_affine_kernel(
 
 
 @triton.jit
-def expert_gated_kernel(
-    out, gate_up, bias, chosen,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIASED: tl.constexpr, OAI: tl.constexpr,
+def expert_activation_kernel(
+    out, opened, bias, chosen,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATED: tl.constexpr, BIASED: tl.constexpr,
+    WHICH: tl.constexpr,
 ):  # fmt: skip
-    """Compute act(gate) * up for one (token, chosen expert) pair. BIASED: first add the expert's
-    biases. OAI: use the activation of gpt-oss, otherwise silu. NaN stays NaN."""
+    """Compute act(gate) * up or, unless GATED, act(up) for one (token, chosen expert) pair. BIASED:
+    first add the expert's biases. WHICH: the index of act in `_ACTIVATIONS`. NaN stays NaN."""
     choice = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
-    source = gate_up + choice * 2 * WIDTH + column
-    gate = tl.load(source, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(source + WIDTH, mask=inside, other=0.0).to(tl.float32)
+    source = opened + choice * (1 + GATED) * WIDTH + column
+    value = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    own = bias
     if BIASED:
-        own = bias + tl.load(chosen + choice).to(tl.int64) * 2 * WIDTH + column
-        gate += tl.load(own, mask=inside, other=0.0)
-        up += tl.load(own + WIDTH, mask=inside, other=0.0)
+        own = bias + tl.load(chosen + choice).to(tl.int64) * (1 + GATED) * WIDTH + column
+        value += tl.load(own, mask=inside, other=0.0)
+    factor = value * 0.0 + 1.0
+    if GATED:
+        factor = tl.load(source + WIDTH, mask=inside, other=0.0).to(tl.float32)
+        if BIASED:
+            factor += tl.load(own + WIDTH, mask=inside, other=0.0)
     slope = 1.0
-    if OAI:
-        gate = tl.where(gate > 7.0, 7.0, gate)
-        up = tl.where(up > 7.0, 7.0, tl.where(up < -7.0, -7.0, up)) + 1.0
+    if WHICH == 1:
+        # gelu_tanh is x times the logistic function of 2 sqrt(2 / pi) (x + 0.044715 x^3).
+        slope = 1.59576912161 + 0.07135481627 * value * value
+    if WHICH == 3:
+        value = tl.where(value > 7.0, 7.0, value)
+        factor = tl.where(factor > 7.0, 7.0, tl.where(factor < -7.0, -7.0, factor)) + 1.0
         slope = 1.702
-    active = gate / (1.0 + tl.exp(-slope * gate))
-    tl.store(out + choice * WIDTH + column, active * up, mask=inside)
+    if WHICH == 2:
+        positive = tl.where(value < 0.0, 0.0, value)
+        active = positive * positive
+    else:
+        active = value / (1.0 + tl.exp(-slope * value))
+    tl.store(out + choice * WIDTH + column, active * factor, mask=inside)
 
 
 @triton.jit
 def combine_kernel(
     out, y, shares, bias, chosen,
-    WIDTH: tl.constexpr, PER_TOKEN: tl.constexpr, BIASED: tl.constexpr, BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr, PER_TOKEN: tl.constexpr, BIASED: tl.constexpr, SHARED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile of one token's output: the sum of share * (y + bias) over its chosen experts,
-    in the order of `chosen`. BIASED: experts have biases."""
+    in the order of `chosen`. BIASED: experts have biases. SHARED: 0 if shares scaled the input, so
+    that all shares here are 1."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -198,7 +214,7 @@ def combine_kernel(
         if BIASED:
             own = bias + tl.load(chosen + choice).to(tl.int64) * WIDTH + column
             row += tl.load(own, mask=inside, other=0.0)
-        total += share * row
+        total += share * row if SHARED else row
     tl.store(out + token * WIDTH + column, total, mask=inside)
 
 
@@ -211,7 +227,12 @@ def experts(
     rows = _rows_a_tile(x.device, chosen.numel(), weights)
     order = order_choices(chosen, weights.down.shape[0], rows)
     products = partial(_products, order, chosen.numel(), weights.invariant)
-    inner = _activated(products(x, weights.gate_up, per_token), chosen, weights)
+    if weights.shares_scale == "input":
+        scaled = (x[:, None] * shares[:, :, None]).to(x.dtype).view(-1, width)
+        opened = products(scaled, weights.gate_up, 1)
+    else:
+        opened = products(x, weights.gate_up, per_token)
+    inner = _activated(opened, chosen, weights)
     y = products(inner, (weights.down,), 1)
     out = torch.empty_like(x)
     bias = weights.down_bias
@@ -222,27 +243,31 @@ def experts(
         WIDTH=width,
         PER_TOKEN=per_token,
         BIASED=int(bias is not None),
+        SHARED=int(weights.shares_scale == "output"),
         BLOCK=_COMBINED,
     )
     return out
 
 
-def _activated(gate_up: torch.Tensor, chosen: torch.Tensor, weights: PackedExperts) -> torch.Tensor:
-    """Return act(gate) * up [pairs, F] of the products `gate_up` [pairs, 2 F], with the experts'
-    biases if they have any. A pair is a token with one of its chosen experts."""
-    bias = weights.gate_up_bias
-    if bias is None and weights.activation == "silu":
-        return silu_mul(gate_up)
-    choices, width = gate_up.shape[0], gate_up.shape[1] // 2
-    out = gate_up.new_empty(choices, width)
+def _activated(opened: torch.Tensor, chosen: torch.Tensor, weights: PackedExperts) -> torch.Tensor:
+    """Return act(gate) * up or act(up) [pairs, F] of the products `opened` [pairs, 2 F] or [pairs,
+    F], with the experts' biases if they have any. A pair is a token with one of its chosen
+    experts."""
+    bias, width = weights.gate_up_bias, weights.down.shape[2]
+    gated = opened.shape[1] > width
+    if bias is None and gated and weights.activation == "silu":
+        return silu_mul(opened)
+    choices = opened.shape[0]
+    out = opened.new_empty(choices, width)
     launch(
-        expert_gated_kernel,
+        expert_activation_kernel,
         (choices, ceil_div(width, _COMBINED)),
-        *(out, gate_up, out if bias is None else bias, chosen),
+        *(out, opened, out if bias is None else bias, chosen),
         WIDTH=width,
         BLOCK=_COMBINED,
+        GATED=int(gated),
         BIASED=int(bias is not None),
-        OAI=int(weights.activation == "swiglu_oai"),
+        WHICH=_ACTIVATIONS.index(weights.activation),
     )
     return out
 

@@ -18,7 +18,7 @@ from penstock.kernels.triton.matmul.packed_weights import (
     in_float8,
     pack_matrix,
 )
-from penstock.kernels.weights import ExpertActivation, Experts, Matrix
+from penstock.kernels.weights import ExpertActivation, Experts, Matrix, SharesScale
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class PackedExperts:
     """The packed experts of a layer.
 
     `gate_up`: one stack [E, 2 F, W], or two stacks [E, F, W] if gate and up are stored in different
-    formats.
+    formats; one stack [E, F, W] without gates.
     `down`: the stack [E, W, F].
     `invariant`: use one tile for any number of rows.
     `gate_up_bias`, `down_bias`: float32 or None, as in `Experts`.
@@ -87,25 +87,27 @@ class PackedExperts:
     gate_up_bias: torch.Tensor | None = None
     down_bias: torch.Tensor | None = None
     activation: ExpertActivation = "silu"
+    shares_scale: SharesScale = "output"
 
 
 def pack_experts(weights: Experts, device: str, dtype: torch.dtype) -> PackedExperts:
     """Return the experts packed on the device. Raises ValueError if experts of the layer are stored
     in different formats."""
-    gate, up, down = (
-        _stack(matrices, device, dtype) for matrices in (weights.gate, weights.up, weights.down)
-    )
+    up, down = (_stack(matrices, device, dtype) for matrices in (weights.up, weights.down))
+    gate_up: tuple[Stack, ...] = (up,)
+    if weights.gate:
+        gate_up = _merged(_stack(weights.gate, device, dtype), up)
     opening, closing = (
         None if bias is None else tensor_of(bias).float().to(device)
         for bias in (weights.gate_up_bias, weights.down_bias)
     )
-    merged = _merged(gate, up)
     return PackedExperts(
-        merged,
+        gate_up,
         down,
         gate_up_bias=opening,
         down_bias=closing,
         activation=weights.activation,
+        shares_scale=weights.shares_scale,
     )
 
 

@@ -49,7 +49,7 @@ def _chunk_of(starts, tile, rows, TOKENS: tl.constexpr):
 @triton.jit(
     do_not_specialize=[
         "rows", "table_width", "key_stride", "value_stride", "log2_scale", "window", "shorter",
-        "farthest",
+        "farthest", "cap",
     ]
 )  # fmt: skip
 def attention_kernel(
@@ -73,6 +73,7 @@ def attention_kernel(
     window,
     shorter,
     farthest,
+    cap,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -86,12 +87,13 @@ def attention_kernel(
     BIASED: tl.constexpr,
     SINKS: tl.constexpr,
     VISIBLE: tl.constexpr,
+    CAPPED: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """Compute attention for one tile of a chunk of more than `shorter` tokens. BOTH: a token also
     sees later tokens. BIASED: scores get a bias by distance; distances beyond `farthest` have the
     bias of `farthest`. SINKS: each head has a sink, a score without a value. VISIBLE: a token sees
-    the keys before `visible` [T], see `limit_visible`."""
+    the keys before `visible` [T], see `limit_visible`. CAPPED: scores are limited by `cap`."""
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -137,20 +139,20 @@ def attention_kernel(
         for base in range(begin, full_from, BLOCK_N):
             top, mass, total = attend(
                 query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
-                base, last, position, reach, present, log2_scale, window, biases, farthest,
-                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True, BIASED,
+                base, last, position, reach, present, log2_scale, window, biases, farthest, cap,
+                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True, BIASED, CAPPED,
             )  # fmt: skip
         for base in range(full_from, full_to, BLOCK_N):
             top, mass, total = attend(
                 query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
-                base, last, position, reach, present, log2_scale, window, biases, farthest,
-                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, False, BIASED,
+                base, last, position, reach, present, log2_scale, window, biases, farthest, cap,
+                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, False, BIASED, CAPPED,
             )  # fmt: skip
         for base in range(full_to, last, BLOCK_N):
             top, mass, total = attend(
                 query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
-                base, last, position, reach, present, log2_scale, window, biases, farthest,
-                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True, BIASED,
+                base, last, position, reach, present, log2_scale, window, biases, farthest, cap,
+                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True, BIASED, CAPPED,
             )  # fmt: skip
         result = total / tl.where(mass > 0, mass, 1.0)[:, None]
         if SCALED:
@@ -160,7 +162,18 @@ def attention_kernel(
 
 
 def prefill_attention(
-    out, q, inputs, cache, heads, scale, window, shorter: int, both: int = 0, bias=None, sinks=None
+    out,
+    q,
+    inputs,
+    cache,
+    heads,
+    scale,
+    window,
+    shorter: int,
+    both: int = 0,
+    bias=None,
+    sinks=None,
+    softcap: float = 0.0,
 ) -> None:
     """Compute attention for chunks of more than `shorter` tokens and write the results to these
     tokens of `out`. `both`: 1 if tokens also see later tokens."""
@@ -190,6 +203,7 @@ def prefill_attention(
         *(rows, inputs.block_tables.shape[1]),
         *(part.stride(0) // ALIGNED_ELEMENTS for part in (cache.keys, cache.values)),
         *(scale / math.log(2), window, shorter, 0 if bias is None else bias.shape[1] // 2),
+        softcap / math.log(2),
         num_warps=warps,
         num_stages=2,
         Q_HEADS=q_heads,
@@ -205,6 +219,7 @@ def prefill_attention(
         BIASED=int(bias is not None),
         SINKS=int(sinks is not None),
         VISIBLE=int(visible is not None),
+        CAPPED=int(softcap > 0),
         UPCAST=int(BF16_IS_BROKEN and torch.bfloat16 in (q.dtype, cache.keys.dtype)),
     )
 
@@ -217,6 +232,7 @@ def attention(
     scale: float,
     window: int,
     sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
     decode: Callable[..., None] = decode_attention,
     prompt: Callable[..., None] = prefill_attention,
 ) -> torch.Tensor:
@@ -228,10 +244,11 @@ def attention(
     """
     assert is_token_major(cache), "the cache must have the layout of kernels.gpu_kv_cache"
     out = q.new_empty(*q.shape)  # cheaper than empty_like
-    decode(out, q, inputs, cache, heads, scale, window, sinks=sinks)
+    further = {"sinks": sinks, "softcap": softcap}
+    decode(out, q, inputs, cache, heads, scale, window, **further)
     if q.shape[0] != inputs.context_lens.shape[0]:
         longer_than = decode_tokens(heads)
-        prompt(out, q, inputs, cache, heads, scale, window, longer_than, sinks=sinks)
+        prompt(out, q, inputs, cache, heads, scale, window, longer_than, **further)
     return out
 
 

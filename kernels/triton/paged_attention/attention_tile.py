@@ -78,12 +78,14 @@ def attend(
     window,
     biases,
     farthest,
+    cap,
     DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     MASKED: tl.constexpr,
     BIASED: tl.constexpr,
+    CAPPED: tl.constexpr,
 ):
     """Return (top, mass, total) of the online softmax after keys base .. base + BLOCK_N - 1; keys
     from `last` on do not exist.
@@ -94,6 +96,7 @@ def attend(
     MASKED: mask the keys that a query does not see; otherwise every query sees all of them.
     BIASED: add a bias by distance. `biases` [rows] point to the bias of distance 0; the biases of
     distances -farthest to farthest surround it.
+    CAPPED: a score s, in units of log2, becomes cap * tanh(s / cap).
     """
     past = base + tl.arange(0, BLOCK_N)
     dim = tl.arange(0, BLOCK_D)
@@ -108,6 +111,8 @@ def attend(
     key_place = (block * key_stride * 16 + row)[:, None] + dim[None, :]
     key = tl.load(keys + key_place, mask=inside, other=0.0).to(query.dtype)
     score = tl.dot(query, tl.trans(key), input_precision="ieee") * log2_scale
+    if CAPPED:
+        score = cap - 2.0 * cap / (1.0 + tl.exp(score * (2.0 / cap)))
     if BIASED:
         away = tl.minimum(tl.maximum(past[None, :] - position[:, None], -farthest), farthest)
         own = tl.load(biases[:, None] + away, mask=present[:, None], other=0.0)

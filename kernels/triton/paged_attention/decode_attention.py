@@ -76,6 +76,7 @@ def _add_parts(
         "window",
         "lanes",
         "split_size",
+        "cap",
     ]
 )
 def decode_attention_kernel(
@@ -102,6 +103,7 @@ def decode_attention_kernel(
     window,
     lanes,
     split_size,
+    cap,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -113,6 +115,7 @@ def decode_attention_kernel(
     SCALED: tl.constexpr,
     SINKS: tl.constexpr,
     VISIBLE: tl.constexpr,
+    CAPPED: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """Compute attention for the units of the list; the last program of a row combines its splits.
@@ -122,6 +125,7 @@ def decode_attention_kernel(
     `arrived: [R, K]`: int32 number of finished splits, zero before and after the launch.
     SINKS: each head has a sink, which is counted in the first split of a row.
     VISIBLE: a token sees the keys before `visible` [T], see `limit_visible`.
+    CAPPED: scores are limited by `cap`.
     """
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     lane, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
@@ -157,8 +161,8 @@ def decode_attention_kernel(
         for base in range(begin, last, BLOCK_N):
             top, mass, total = attend(
                 query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
-                base, last, position, reach, present, scale, window, 0, 0,
-                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True, False,
+                base, last, position, reach, present, scale, window, 0, 0, cap,
+                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True, False, CAPPED,
             )  # fmt: skip
         if SCALED:
             total *= tl.load(value_scales + kv_head)
@@ -205,6 +209,7 @@ def decode_attention(
     scale: float,
     window: int,
     sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
 ) -> None:
     """Compute attention for chunks of at most `decode_tokens(heads)` tokens and write the results
     to these tokens of `out`."""
@@ -226,7 +231,7 @@ def decode_attention(
         *(work.units, work.count, work.parts, work.stats, work.arrived),
         inputs.block_tables.shape[1],
         *(part.stride(0) // ALIGNED_ELEMENTS for part in (cache.keys, cache.values)),
-        *(scale / math.log(2), window, lanes, work.split),
+        *(scale / math.log(2), window, lanes, work.split, softcap / math.log(2)),
         num_warps=4,
         num_stages=3 if dim <= 128 else 2,
         Q_HEADS=q_heads,
@@ -240,5 +245,6 @@ def decode_attention(
         SCALED=int(scaled),
         SINKS=int(sinks is not None),
         VISIBLE=int(visible is not None),
+        CAPPED=int(softcap > 0),
         UPCAST=int(BF16_IS_BROKEN and torch.bfloat16 in (q.dtype, cache.keys.dtype)),
     )
