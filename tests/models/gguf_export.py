@@ -46,11 +46,49 @@ GLM_NAMES = GGUF_NAMES | {
 }
 
 
-ARCHITECTURES = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "glm": "chatglm"}
+POST_NORM_NAMES = GGUF_NAMES | {
+    "post_attention_layernorm.": "post_attention_norm.",
+    "post_feedforward_layernorm.": "post_ffw_norm.",
+}
+
+
+PHI_NAMES = {"model.final_layernorm.": "output_norm.", "self_attn.dense.": "attn_output."} | (
+    GGUF_NAMES | {"mlp.fc1.": "ffn_up.", "mlp.fc2.": "ffn_down."}
+)
+
+
+STARCODER_NAMES = GGUF_NAMES | {"mlp.c_fc.": "ffn_up.", "mlp.c_proj.": "ffn_down."}
+
+
+HUNYUAN_NAMES = GGUF_NAMES | {
+    "self_attn.query_layernorm.": "attn_q_norm.",
+    "self_attn.key_layernorm.": "attn_k_norm.",
+}
+
+
+ARCHITECTURES = {
+    "qwen3_moe": "qwen3moe",
+    "mixtral": "llama",
+    "glm": "chatglm",
+    "olmo3": "olmo2",
+    "hunyuan_v1_dense": "hunyuan-dense",
+    "phi": "phi2",
+    "cohere": "command-r",
+    "ministral3": "mistral3",
+}
 """Where a converter's name is not that of the config."""
 SEED_OSS_NAMES = GGUF_NAMES | {"post_attention_layernorm.": "post_attention_norm."}
-OWN_NAMES = {"gemma3": GEMMA_NAMES, "glm4": GLM_NAMES, "seed_oss": SEED_OSS_NAMES}
-INTERLEAVED = ("llama", "granite")
+OWN_NAMES = {
+    "gemma3": GEMMA_NAMES,
+    "glm4": GLM_NAMES,
+    "seed_oss": SEED_OSS_NAMES,
+    "olmo2": POST_NORM_NAMES,
+    "exaone4": POST_NORM_NAMES,
+    "phi2": PHI_NAMES,
+    "starcoder2": STARCODER_NAMES,
+    "hunyuan-dense": HUNYUAN_NAMES,
+}
+INTERLEAVED = ("llama", "granite", "arcee", "mistral3", "smollm3")
 """Whose rows of q and k the converters put in the order of neighbours."""
 
 
@@ -73,7 +111,7 @@ def export_gguf(
     `extra_keys` override metadata of the same name."""
     config = model.config
     architecture = ARCHITECTURES.get(config.model_type, config.model_type).removesuffix("_text")
-    gemma = architecture == "gemma3"
+    gemma = architecture in ("gemma", "gemma3")
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
@@ -81,7 +119,11 @@ def export_gguf(
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if hasattr(config, "rms_norm_eps"):
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    else:
+        names = ("layer_norm_eps", "norm_epsilon")
+        writer.add_layer_norm_eps(next(getattr(config, n) for n in names if hasattr(config, n)))
     rope = config.rope_parameters
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     if architecture == "granite":
@@ -96,7 +138,7 @@ def export_gguf(
     if architecture == "phi3":
         writer.add_sliding_window(config.sliding_window or 0)
         extra_tensors = _add_longrope(writer, config) | (extra_tensors or {})
-    if gemma:
+    if architecture == "gemma3":
         writer.add_sliding_window(config.sliding_window)
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)

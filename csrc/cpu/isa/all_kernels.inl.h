@@ -9,7 +9,6 @@
 #include "cpu/linear/quantize.inl.h"
 #include "cpu/lora/lora.inl.h"
 #include "cpu/ops/activation.inl.h"
-#include "cpu/ops/columns.inl.h"
 #include "cpu/ops/embedding.inl.h"
 #include "cpu/ops/experts.inl.h"
 #include "cpu/ops/gated_rows.inl.h"
@@ -49,7 +48,6 @@ constexpr KernelTable kTable{{
     kExpertKernels,
     kMediaKernels,
     kRoutingKernels,
-    kColumnKernels,
     kGatedRowKernels,
     kConvKernels,
     kScanKernels,

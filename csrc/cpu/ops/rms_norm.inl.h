@@ -1,9 +1,15 @@
-// RMSNorm, alone and fused with a residual addition. Included by the ISA files.
+// RMSNorm, alone, fused with a residual addition, and of some columns. Included by the ISA files.
 //
 //   rms_norm      tensors: x [T, W], weight [W], out [T, W]; all float32
 //                 reals:   eps
 //   add_rms_norm  tensors: x [T, W], residual [T, W], weight [W], out [T, W], sum [T, W]
 //                 reals:   eps
+//   norm_columns  tensors:  x [T, W], weight [columns]; float32
+//                 integers: first, group
+//                 reals:    eps
+//
+// norm_columns replaces the columns first .. first + columns of x, each `group` of them by its
+// RMSNorm.
 //
 // The squares of a row have 4 * kLanes partial sums that are folded in a fixed order, so that a
 // row's bits do not depend on the batch. Rows may be strided; `out` may be `x`.
@@ -80,11 +86,29 @@ void add_rms_norm_run(const Arguments& call, int, int64_t task, Workspace&) {
     });
 }
 
+int64_t column_tasks(const Arguments& call, int) {
+    return Tasks::count(call.tensor[0].shape[0], call.tensor[1].shape[0]);
+}
+
+void norm_columns_run(const Arguments& call, int, int64_t task, Workspace&) {
+    const TensorView &x = call.tensor[0], &weight = call.tensor[1];
+    const int64_t columns = weight.shape[0], first = call.integer[0], group = call.integer[1];
+    Tasks::each(task, x.shape[0], columns, [&](int64_t row) {
+        for (int64_t start = 0; start < columns; start += group) {
+            float* part = x.row<float>(row) + first + start;
+            const float inverse = inverse_rms(
+                group, call.real[0], [&](int64_t i, int n) { return load_lanes(part + i, n); });
+            scale_row(part, weight.row<float>(0) + start, inverse, group, part);
+        }
+    });
+}
+
 } // namespace norm
 
 constexpr Kernel kNormKernels[] = {
     {"rms_norm", one_phase, norm::tasks, norm::rms_norm_run, no_workspace, true},
     {"add_rms_norm", one_phase, norm::tasks, norm::add_rms_norm_run, no_workspace, true},
+    {"norm_columns", one_phase, norm::column_tasks, norm::norm_columns_run, no_workspace, true},
 };
 
 } // namespace

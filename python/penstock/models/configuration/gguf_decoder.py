@@ -2,7 +2,7 @@
 fields.
 
 GGUF has no keys for biases, head norms and a tied language-model head: the reader infers them from
-which tensors the file has.
+which tensors the file has, and the kind of the norms from the key of their eps.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ def gguf_decoder_spec(
     local_theta = file.real(f"{architecture}.rope.freq_base_swa", theta)
     scaling, axes = gguf_rope_scaling(file, architecture), gguf_rope_axes(file, architecture)
     rope = RopeSpec(theta, rotary_dim, scaling, axes)
+    rms_norm_key = f"{architecture}.attention.layer_norm_rms_epsilon"
+    layer_norm_key = f"{architecture}.attention.layer_norm_epsilon"
+    layer_norm = rms_norm_key not in file.metadata and layer_norm_key in file.metadata
     return DecoderSpec(
         architecture=architecture,
         hidden_size=width,
@@ -80,7 +83,7 @@ def gguf_decoder_spec(
             experts.intermediate_size if experts else None,
         ),
         vocab_size=_vocab_size(file),
-        norm_eps=file.real(f"{architecture}.attention.layer_norm_rms_epsilon"),
+        norm_eps=file.real(layer_norm_key if layer_norm else rms_norm_key),
         rope=rope,
         layers=tuple(
             LayerSpec(window, experts=experts)
@@ -92,6 +95,9 @@ def gguf_decoder_spec(
         mlp_bias="blk.0.ffn_up.bias" in file.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
         tied_head="output.weight" not in file.tensors,
+        head_bias="output.bias" in file.tensors,
+        norm_kind="layer" if layer_norm else "rms",
+        norm_bias=layer_norm and "output_norm.bias" in file.tensors,
         local_rope=None if local_theta == theta else replace(rope, theta=local_theta),
         attention_scale=file.real(f"{architecture}.attention.scale", 0.0) or None,
         embedding_scale=file.real(f"{architecture}.embedding_scale", 0.0) or 1.0,

@@ -3,16 +3,25 @@ fields."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration import hf_rope
 from penstock.models.configuration.hf_config import HfConfig
-from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec, YarnScaling
+from penstock.models.decoder.spec import (
+    DecoderSpec,
+    FeedForwardActivation,
+    LayerSpec,
+    RopeSpec,
+    YarnScaling,
+)
 
-Activation = Literal["silu", "gelu_tanh"]
-
-ACTIVATIONS: Final[dict[str, Activation]] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS: Final[dict[str, FeedForwardActivation]] = {
+    "silu": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "relu2": "relu_squared",
+}
 """`hidden_act` in config.json -> `DecoderSpec.activation`."""
 
 
