@@ -21,9 +21,11 @@ struct StateRow {
                                     "]: " + std::to_string(value) + " " + expected);
     }
 
-    void require(bool holds, const char* name, int64_t value, const std::string& expected) const {
+    // Refuses the value unless `holds`. `expected` returns what is wrong with the value.
+    template <class Text>
+    void require(bool holds, const char* name, int64_t value, const Text& expected) const {
         if (!holds) {
-            refuse(name, value, expected);
+            refuse(name, value, expected());
         }
     }
 };
@@ -46,30 +48,36 @@ StateRow row_of(const StateViews& views, int64_t row, const std::string& where) 
 void check_source(const StateRow& row, const StateExtent& extent) {
     const int64_t slots = extent.rows + extent.snapshots;
     row.require(row.target >= 0 && row.target < extent.rows, "target", row.target,
-                "is not in 0.." + std::to_string(extent.rows - 1));
-    row.require(row.source < slots, "source", row.source, "is not below " + std::to_string(slots));
+                [&] { return "is not in 0.." + std::to_string(extent.rows - 1); });
+    row.require(row.source < slots, "source", row.source,
+                [&] { return "is not below " + std::to_string(slots); });
     const bool live = row.source >= 0 && row.source < extent.rows;
     row.require(!live || row.source == row.target, "source", row.source,
-                "is a row, but not the target, " + std::to_string(row.target));
+                [&] { return "is a row, but not the target, " + std::to_string(row.target); });
     row.require(row.base % state_tile == 0 && row.base >= 0 && row.base <= row.start, "base",
-                row.base, "is not a multiple of 16 in 0.." + std::to_string(row.start));
-    row.require(live || row.base == row.start, "base", row.base,
-                "is not the start of the chunk, " + std::to_string(row.start) +
-                    ", though the source is not the row");
-    row.require(extent.ring == 0 || row.start - row.base < extent.ring, "base", row.base,
-                "leaves " + std::to_string(row.start - row.base) + " tokens pending, but only " +
-                    std::to_string(extent.ring - 1) + " are possible");
+                row.base,
+                [&] { return "is not a multiple of 16 in 0.." + std::to_string(row.start); });
+    row.require(live || row.base == row.start, "base", row.base, [&] {
+        return "is not the start of the chunk, " + std::to_string(row.start) +
+               ", though the source is not the row";
+    });
+    row.require(extent.ring == 0 || row.start - row.base < extent.ring, "base", row.base, [&] {
+        return "leaves " + std::to_string(row.start - row.base) + " tokens pending, but only " +
+               std::to_string(extent.ring - 1) + " are possible";
+    });
 }
 
 void check_result(const StateRow& row, const StateExtent& extent) {
-    row.require(row.keep >= 0 && row.keep <= row.length, "keep", row.keep,
-                "is not in 0.." + std::to_string(row.length) + ", the length of the chunk");
+    row.require(row.keep >= 0 && row.keep <= row.length, "keep", row.keep, [&] {
+        return "is not in 0.." + std::to_string(row.length) + ", the length of the chunk";
+    });
     const int64_t end = (row.start + row.keep) / state_tile * state_tile;
-    row.require(extent.ring == 0 || row.start + row.length - end <= extent.ring, "keep", row.keep,
-                "leaves more than " + std::to_string(extent.ring) + " tokens pending");
-    row.require(extent.conv_drafts < 0 || row.length - row.keep <= extent.conv_drafts, "keep",
-                row.keep,
-                "leaves more than " + std::to_string(extent.conv_drafts) + " draft tokens");
+    row.require(
+        extent.ring == 0 || row.start + row.length - end <= extent.ring, "keep", row.keep,
+        [&] { return "leaves more than " + std::to_string(extent.ring) + " tokens pending"; });
+    row.require(
+        extent.conv_drafts < 0 || row.length - row.keep <= extent.conv_drafts, "keep", row.keep,
+        [&] { return "leaves more than " + std::to_string(extent.conv_drafts) + " draft tokens"; });
 }
 
 void check_save(const StateRow& row, const StateExtent& extent) {
@@ -77,13 +85,15 @@ void check_save(const StateRow& row, const StateExtent& extent) {
         return;
     }
     const int64_t slots = extent.rows + extent.snapshots;
-    row.require(row.save >= extent.rows && row.save < slots, "save", row.save,
-                "is not in " + std::to_string(extent.rows) + ".." + std::to_string(slots - 1));
+    row.require(row.save >= extent.rows && row.save < slots, "save", row.save, [&] {
+        return "is not in " + std::to_string(extent.rows) + ".." + std::to_string(slots - 1);
+    });
     row.require(row.save_after >= 0 && row.save_after <= row.keep, "save_after", row.save_after,
-                "is not in 0.." + std::to_string(row.keep));
-    row.require((row.start + row.save_after) % state_tile == 0, "save_after", row.save_after,
-                "is not at a multiple of 16 tokens: the chunk starts at " +
-                    std::to_string(row.start));
+                [&] { return "is not in 0.." + std::to_string(row.keep); });
+    row.require((row.start + row.save_after) % state_tile == 0, "save_after", row.save_after, [&] {
+        return "is not at a multiple of 16 tokens: the chunk starts at " +
+               std::to_string(row.start);
+    });
 }
 
 } // namespace
