@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+from penstock.kernels.block_ops import BlockOps
 from penstock.kernels.latent_ops import LatentOps
 from penstock.kernels.layer_graphs import LayerGraphs
 from penstock.kernels.lora_slots import AdapterSlots, SlotSizes
@@ -117,7 +118,7 @@ class HeadNorm:
     eps: float
 
 
-class Ops(RecurrentOps[Tensor], LatentOps[Tensor], Protocol[Tensor]):
+class Ops(RecurrentOps[Tensor], LatentOps[Tensor], BlockOps[Tensor], Protocol[Tensor]):
     """The tensor operations of a model. Results are new tensors, with two exceptions: `rope_cache`
     writes to the KV cache, and `lora` modifies the result of a linear layer in place.
 

@@ -148,6 +148,11 @@ class BackendOps(BackendRecurrentOps[Tensor], LatentBackendOps[Tensor]):
             self._backend.call("norm_rope_cache", tensors, heads, [head_norm.eps])
         return out
 
+    def norm_values(self, x: Tensor, heads: tuple[int, int, int], eps: float) -> Tensor:
+        out = self._backend.empty(x, (heads[0] + 2 * heads[1]) * heads[2])
+        self._backend.call("norm_values", [x, out], heads, [eps])
+        return out
+
     def attention(
         self,
         q: Tensor,

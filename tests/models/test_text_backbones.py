@@ -69,6 +69,9 @@ QWEN_VISION = {
     "out_hidden_size": 64,
     "patch_size": 14,
 }
+PATCHES = {key: value for key, value in VISION.items() if key != "image_size"}
+GEMMA4 = {"sliding_window": 5, "global_head_dim": 32, "final_logit_softcapping": 3.0}
+GEMMA4_TOKENS = {"image_token_id": 63, "audio_token_id": 62, "video_token_id": 61}
 CLIP = VISION | {"model_type": "clip_vision_model"}
 QWEN_TOKENS = {"image_token_id": 63, "video_token_id": 62, "vision_start_token_id": 61}
 
@@ -78,6 +81,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"sliding_window": 5, "query_pre_attn_scalar": 32},
         VISION,
         {"mm_tokens_per_image": 4, "image_token_index": 63},
+    ),
+    "Gemma4": (
+        GEMMA4 | {"hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 64},
+        PATCHES | {"num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 40},
+        GEMMA4_TOKENS,
+    ),
+    "Gemma4Unified": (
+        GEMMA4 | {"attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        {"patch_size": 4, "mm_embed_dim": 40, "mm_posemb_size": 30, "output_proj_dims": 40},
+        GEMMA4_TOKENS,
     ),
     "Idefics3": ({"model_type": "llama"}, VISION, {"image_token_id": 63}),
     "InternVL": (

@@ -31,6 +31,25 @@ std::string rope_refusal(const Symbols& symbols, int lanes) {
     return heads_refusal(symbols, lanes);
 }
 
+std::string values_refusal(const Symbols& symbols, int lanes) {
+    const int64_t dim = value(symbols, "D"), columns = value(symbols, "C");
+    const int64_t keys = value(symbols, "H") + value(symbols, "K");
+    if (columns != keys * dim && columns != (keys + value(symbols, "K")) * dim) {
+        return "x: must have the columns of q and k, or of q, k and v";
+    }
+    return heads_refusal(symbols, lanes);
+}
+
+std::string norm_rope_refusal(const Symbols& symbols, int) {
+    const int64_t dim = value(symbols, "D"), rotated = value(symbols, "rotated");
+    if (dim < 8 || dim > 1024 || dim % 8 != 0 || value(symbols, "N") % dim != 0) {
+        return "D: must be a multiple of 8 from 8 to 1024 that divides N";
+    }
+    return rotated % 2 != 0 || rotated > dim
+               ? "rope: the length of its rows must be even and at most D"
+               : "";
+}
+
 std::string block_refusal(const Symbols& symbols, int lanes) {
     const int64_t block = value(symbols, "P");
     if (block < 1 || block % lanes != 0 || (block % 64 != 0 && 64 % block != 0)) {
@@ -191,6 +210,7 @@ std::vector<SignatureRow> row_kernels() {
     const std::string gated = "gate_up float32 [T, 2*F]; write out float32 [T, F]";
     const std::string indexed = "x float32 [T, W]; rows float32 [M, W]; "
                                 "index int32 [T] below M or negative; write out float32 [T, W]";
+    const std::string paired = "x float32 [T, W]; y float32 [T, W]; write out float32 [T, W]";
     const std::string plain = "x float32 [T, F]; write out float32 [T, F]";
     return {
         {"rms_norm", "x float32 [T, W]; weight float32 [W]; write out float32 [T, W]; real eps"},
@@ -216,6 +236,27 @@ std::vector<SignatureRow> row_kernels() {
         {"mrope_rows", "table float32 [positions, 2*pairs]; time int32 [T] below positions; "
                        "height int32 [T] below positions; width int32 [T] below positions; "
                        "axis int32 [pairs]; write out float32 [T, 2*pairs]"},
+        {"multiply", paired},
+        {"scaled_sum", paired + "; real scale"},
+        {"scale_rows", "x float32 [T, W]; table float32 [positions]; "
+                       "index int32 [T] below positions; write out float32 [T, W]"},
+        {"soft_cap", plain + "; real cap"},
+        {"sparse_gelu_tanh_mul", gated + "; real deviations"},
+        {"norm_rope",
+         "x float32 [T, N]; weight float32 [D]; rope float32 [positions, rotated]; "
+         "positions int32 [T] below positions; write out float32 [T, N]; real eps",
+         ObjectKind::none, norm_rope_refusal},
+        {"altup_predict",
+         "s0 float32 [T, W]; s1 float32 [T, W]; s2 float32 [T, W]; s3 float32 [T, W]; "
+         "coefficients float32 [T, 16]; write p0 float32 [T, W]; write p1 float32 [T, W]; "
+         "write p2 float32 [T, W]; write p3 float32 [T, W]"},
+        {"altup_correct",
+         "p0 float32 [T, W]; p1 float32 [T, W]; p2 float32 [T, W]; p3 float32 [T, W]; "
+         "activated float32 [T, W]; coefficients float32 [T, 4]; weight float32 [W]; "
+         "write c0 float32 [T, W]; write c1 float32 [T, W]; write c2 float32 [T, W]; "
+         "write c3 float32 [T, W]; write scaled float32 [T, W]"},
+        {"match_magnitude",
+         "x float32 [T, W]; target float32 [T, W]; write out float32 [T, W]; real least"},
         {"gather_rows", "x float32 [T, W]; rows int32 [S] below T; write out float32 [S, W]"},
         {"norm_columns",
          "update x float32 [T, W]; weight float32 [columns]; integer first; integer group; "
@@ -298,6 +339,8 @@ std::vector<SignatureRow> attention_kernels() {
         {"norm_rope_cache",
          rope_cache + "; q_weight float32 [D]; k_weight float32 [D]" + heads + "; real eps",
          ObjectKind::none, rope_refusal},
+        {"norm_values", "x float32 [T, C]; write out float32 [T, H*D+2*K*D]" + heads + "; real eps",
+         ObjectKind::none, values_refusal},
         {"paged_attention", partials + capped, ObjectKind::none, attention_refusal},
         {"sink_attention", partials + "; sinks float32 [H]" + capped, ObjectKind::none,
          attention_refusal},

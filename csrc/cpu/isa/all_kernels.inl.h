@@ -9,10 +9,13 @@
 #include "cpu/linear/quantize.inl.h"
 #include "cpu/lora/lora.inl.h"
 #include "cpu/ops/activation.inl.h"
+#include "cpu/ops/altup.inl.h"
+#include "cpu/ops/elementwise.inl.h"
 #include "cpu/ops/embedding.inl.h"
 #include "cpu/ops/experts.inl.h"
 #include "cpu/ops/gated_rows.inl.h"
 #include "cpu/ops/gather.inl.h"
+#include "cpu/ops/head_norms.inl.h"
 #include "cpu/ops/layer_norm.inl.h"
 #include "cpu/ops/media.inl.h"
 #include "cpu/ops/pooling.inl.h"
@@ -21,6 +24,7 @@
 #include "cpu/ops/rms_norm.inl.h"
 #include "cpu/ops/rope.inl.h"
 #include "cpu/ops/routing.inl.h"
+#include "cpu/ops/sparse_gate.inl.h"
 #include "cpu/sampling/adjust_logits.inl.h"
 #include "cpu/sampling/sampling.inl.h"
 #include "cpu/simd/simd.h"
@@ -47,6 +51,10 @@ constexpr KernelTable kTable{{
     kLoraKernels,
     kExpertKernels,
     kMediaKernels,
+    kElementwiseKernels,
+    kHeadNormKernels,
+    kSparseGateKernels,
+    kAltUpKernels,
     kRoutingKernels,
     kGatedRowKernels,
     kConvKernels,

@@ -29,7 +29,7 @@ from penstock.adapters.peft_config import (
 from penstock.adapters.tensor_keys import FactorKey, factor_key, shown
 from penstock.base.errors import ModelError
 from penstock.config import LoraSettings
-from penstock.models.decoder.spec import DecoderSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.quant.checkpoint import TensorInfo
 from penstock.quant.dequantize import dequantize
 from penstock.quant.safetensors.safetensors_file import FLOATS, SafetensorsFile, read_header
@@ -150,8 +150,11 @@ def _module(
             f"{key.module} is in {WEIGHTS_NAME}, but {CONFIG_NAME} does not target it"
         )
     rank = config.rank(key.module)
-    rows = tuple(_sizes(projection, spec)[0] for projection in key.projections)
-    columns = _sizes(key.projections[0], spec)[1]
+    own = spec.layers[key.layer]
+    sizes = [_sizes(projection, spec, own) for projection in key.projections]
+    rows, columns = tuple(count for count, _ in sizes), sizes[0][1]
+    if 0 in rows:
+        raise invalid_adapter(f"{key.module}: layer {key.layer} has no such projection")
     for info, shape in ((a, (rank, columns)), (b, (sum(rows), rank))):
         if info.shape != shape:
             raise invalid_adapter(
@@ -162,19 +165,22 @@ def _module(
     return _Module(key.module, key.layer, key.projections, rows, a, b)
 
 
-def _sizes(projection: str, spec: DecoderSpec) -> tuple[int, int]:
-    """Return (rows, columns) of a projection's weight."""
+def _sizes(projection: str, spec: DecoderSpec, own: LayerSpec) -> tuple[int, int]:
+    """Return (rows, columns) of a projection's weight in a layer; no rows if the layer lacks it."""
+    q, k, v = spec.qkv_rows(own)
     match projection:
         case "q":
-            return spec.q_rows, spec.hidden_size
-        case "k" | "v":
-            return spec.kv_rows, spec.hidden_size
+            return q, spec.hidden_size
+        case "k":
+            return k, spec.hidden_size
+        case "v":
+            return v, spec.hidden_size
         case "o":
-            return spec.hidden_size, spec.q_rows
+            return spec.hidden_size, q
         case "gate" | "up":
-            return spec.intermediate_size, spec.hidden_size
+            return spec.feed_forward_size(own), spec.hidden_size
         case _:
-            return spec.hidden_size, spec.intermediate_size
+            return spec.hidden_size, spec.feed_forward_size(own)
 
 
 def _check_limits(modules: list[_Module], limits: LoraSettings) -> None:

@@ -42,7 +42,7 @@ def gguf_decoder_spec(
     """Return the spec of a Llama-like decoder.
 
     - `family_keys`: keys that the caller itself reads and that are therefore not refused, without
-      the "<architecture>." prefix.
+      the "<architecture>." prefix. Of sizes per layer among them, the spec has the largest.
     - `window_period`: the last layer of each `window_period` layers has no sliding window, unless
       the file has the key `attention.sliding_window_pattern`.
 
@@ -59,7 +59,8 @@ def gguf_decoder_spec(
     same = {"attention.value_length", "attention.key_length_swa", "attention.value_length_swa"}
     for key in sorted(same - family_keys):
         require_equal(file, f"{architecture}.{key}", head_dim)
-    require_equal(file, f"{architecture}.rope.dimension_count_swa", rotary_dim)
+    if "rope.dimension_count_swa" not in family_keys:
+        require_equal(file, f"{architecture}.rope.dimension_count_swa", rotary_dim)
     predicting = file.integer(f"{architecture}.nextn_predict_layers", 0)
     layers = file.integer(f"{architecture}.block_count") - predicting
     if not 1 <= layers <= MAX_LAYERS:
@@ -71,16 +72,21 @@ def gguf_decoder_spec(
     rms_norm_key = f"{architecture}.attention.layer_norm_rms_epsilon"
     layer_norm_key = f"{architecture}.attention.layer_norm_epsilon"
     layer_norm = rms_norm_key not in file.metadata and layer_norm_key in file.metadata
+
+    def size(key: str, default: int | None) -> int:
+        given = file.metadata.get(f"{architecture}.{key}")
+        if key in family_keys and isinstance(given, np.ndarray):
+            return max(layer_integers(file, f"{architecture}.{key}", layers))
+        return uniform_integer(file, f"{architecture}.{key}", default)
+
     return DecoderSpec(
         architecture=architecture,
         hidden_size=width,
         num_heads=heads,
-        num_kv_heads=uniform_integer(file, f"{architecture}.attention.head_count_kv", heads),
+        num_kv_heads=size("attention.head_count_kv", heads),
         head_dim=head_dim,
-        intermediate_size=uniform_integer(
-            file,
-            f"{architecture}.feed_forward_length",
-            experts.intermediate_size if experts else None,
+        intermediate_size=size(
+            "feed_forward_length", experts.intermediate_size if experts else None
         ),
         vocab_size=_vocab_size(file),
         norm_eps=file.real(layer_norm_key if layer_norm else rms_norm_key),
@@ -112,6 +118,19 @@ def require_equal(file: GgufFile, key: str, value: int) -> None:
     given = file.integer(key, value)
     if given != value:
         raise ModelError(f"{file.path}: {key} {given} is not supported, only {value}")
+
+
+def layer_integers(file: GgufFile, key: str, layers: int) -> tuple[int, ...]:
+    """Return the value of `key` for each of `layers` layers: those of an array, or the only one.
+    Raises ModelError naming the key."""
+    if not isinstance(file.metadata.get(key), np.ndarray):
+        return (file.integer(key),) * layers
+    entries = file.numbers(key)
+    if len(entries) != layers or entries.dtype.kind not in "iu" or entries.min() < 1:
+        raise ModelError(
+            f"{file.path}: {key}: expected {layers} positive integers, not {entries.tolist()}"
+        )
+    return tuple(int(entry) for entry in entries)
 
 
 def uniform_integer(file: GgufFile, key: str, default: int | None = None) -> int:

@@ -12,11 +12,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from penstock.models.decoder.tensor_names import TensorNames
+from penstock.models.decoder.tensor_names import TensorNames, rooted_names
 from penstock.quant.checkpoint import TensorInfo
 
 MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": "gemma3_text",
+    "Gemma4ForConditionalGeneration": "gemma4_text",
+    "Gemma4UnifiedForConditionalGeneration": "gemma4_unified_text",
     "Idefics3ForConditionalGeneration": "llama",
     "InternVLForConditionalGeneration": "qwen2",
     "Lfm2VlForConditionalGeneration": "lfm2",
@@ -134,6 +136,15 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """`model_type` of a `text_config` -> the defaults of its config class in transformers, which
 override the family's defaults: multimodal models are published with only the keys that differ."""
+_MEDIA_TOKENS: Final[Mapping[str, Mapping[str, int]]] = {
+    "Gemma4ForConditionalGeneration": {
+        "image_token_id": 258_880,
+        "audio_token_id": 258_881,
+        "video_token_id": 258_884,
+    },
+}
+"""Architecture of a multimodal model whose language model treats the tokens of media apart -> the
+keys of these tokens and their defaults."""
 _ROOTS: Final = (
     *("model.language_model.", "language_model.model.", "model.text_model.", "thinker.model."),
     "model.",
@@ -145,7 +156,7 @@ _HEADS: Final = {
 """Root of the language model's tensors -> the name of the head, if it is not "lm_head"."""
 _OTHER_PARTS: Final = re.compile(
     r"(thinker\.)?(model\.)?(visual|vision_tower|vision_model|audio_tower|multi_modal_projector"
-    r"|connector|image_newline|talker|code2wav|embed_tokens_extend)"
+    r"|connector|image_newline|talker|code2wav|embed_tokens_extend|embed_vision|embed_audio)"
     r"(\..*)?"
 )
 
@@ -172,7 +183,16 @@ def text_backbone_config(config: Mapping[str, Any]) -> dict[str, Any]:
         # This key is at the top level. A separate head tensor in the checkpoint overrides it later.
         "tie_word_embeddings": config.get("tie_word_embeddings", True),
         "eos_token_id": config.get("eos_token_id", inner.get("eos_token_id")),
+        **_media_tokens(architecture, config),
     }
+
+
+def _media_tokens(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the key `media_token_ids` for a language model that has it."""
+    keys = _MEDIA_TOKENS.get(architecture)
+    if keys is None:
+        return {}
+    return {"media_token_ids": [config.get(key, token) for key, token in keys.items()]}
 
 
 def multimodal_architecture(config: Mapping[str, Any]) -> str | None:
@@ -188,10 +208,7 @@ def text_backbone_names(names: TensorNames, tensors: Collection[str]) -> TensorN
     found = (root for root in _ROOTS if f"{root}embed_tokens.weight" in tensors)
     root = next(found, _ROOTS[0])
     return replace(
-        names,
-        embedding=root + names.embedding.removeprefix("model."),
-        final_norm=root + names.final_norm.removeprefix("model."),
-        layer=root + names.layer.removeprefix("model."),
+        rooted_names(names, root),
         head=_HEADS.get(root, "lm_head"),
         ignored=_OTHER_PARTS if names.ignored is None else _either(_OTHER_PARTS, names.ignored),
     )

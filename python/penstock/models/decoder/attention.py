@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from penstock.kernels.ops_interface import HeadNorm, Ops
+from penstock.kernels.ops_interface import HeadNorm, LayerCache, Ops, StepInputs
 from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.lora_targets import OUTPUT, QKV
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
@@ -56,6 +57,7 @@ class Attention(Generic[Tensor]):
 
     - `rope`: the RoPE table of the layer.
     - `turns_by_media`: media positions replace the rows of `rope`.
+    - `query_scales`: the factor on the queries at each position, or None.
     """
 
     def __init__(
@@ -66,25 +68,30 @@ class Attention(Generic[Tensor]):
         rope: Tensor,
         turns_by_media: bool,
         ops: Ops[Tensor],
+        query_scales: Tensor | None = None,
     ) -> None:
         assert weights.qkv is not None and weights.output is not None
         self._spec = spec
         self._layer = layer
+        self._heads = spec.heads(layer)
+        self._scale = spec.attention_scale or self._heads[2] ** -0.5
         self._rope = rope
         self._turns_by_media = turns_by_media
+        self._query_scales = query_scales
         self._qkv = ops.pack_linear(weights.qkv)
         self._output = ops.pack_linear(weights.output)
         self._gate = None if weights.output_gate is None else ops.pack_linear(weights.output_gate)
         self._sinks = None if weights.sinks is None else ops.constant(weights.sinks)
-        self._head_norm = None
+        self._head_norm: HeadNorm | None = None
         self._joint_norm: JointNorm[Tensor] | None = None
-        if weights.q_norm is not None and weights.k_norm is not None:
-            if spec.qk_norm_form == "head":
-                self._head_norm = HeadNorm(
-                    ops.constant(weights.q_norm), ops.constant(weights.k_norm), spec.norm_eps
-                )
-            else:
-                self._joint_norm = JointNorm(spec, weights.q_norm, weights.k_norm, ops)
+        q_norm, k_norm = weights.q_norm, weights.k_norm
+        if layer.attention.unit_heads:
+            q_norm = k_norm = np.ones(self._heads[2], np.float32)
+        if q_norm is not None and spec.qk_norm_form == "head":
+            k_weight = None if k_norm is None else ops.constant(k_norm)
+            self._head_norm = HeadNorm(ops.constant(q_norm), k_weight, spec.norm_eps)
+        elif q_norm is not None and k_norm is not None:
+            self._joint_norm = JointNorm(spec, q_norm, k_norm, ops)
 
     def mix(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute attention without the output projection: [T, W] -> [T, H * D]."""
@@ -92,22 +99,50 @@ class Attention(Generic[Tensor]):
         return y if self._gate is None else step.ops.sigmoid_mul(y, step.ops.linear(x, self._gate))
 
     def _attend(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
-        spec, ops, cache, window = self._spec, step.ops, step.cache, self._layer.window
+        spec, layer, ops, cache = self._spec, self._layer, step.ops, step.cache
         assert cache is not None
-        heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
-        scale = spec.attention_scale or spec.head_dim**-0.5
-        qkv = step.linear(x, self._qkv, QKV)
+        q = self._queries(step, step.linear(x, self._qkv, QKV), cache)
+        if self._joint_norm is not None:
+            q = self._joint_norm.after_rotation(ops, q)
+        if self._query_scales is not None:
+            q = ops.scale_rows(q, self._query_scales, step.inputs.positions)
+        if spec.bidirectional:
+            return ops.bidirectional_attention(
+                q, step.inputs, cache, self._heads, self._scale, layer.window
+            )
+        return ops.attention(
+            q,
+            self._seen(step.inputs),
+            cache,
+            self._heads,
+            self._scale,
+            layer.window or -layer.attention.chunk,
+            self._sinks,
+            spec.attention_cap,
+        )
+
+    def _seen(self, inputs: StepInputs[Tensor]) -> StepInputs[Tensor]:
+        """Return the inputs that say which tokens a token sees in this layer."""
+        everywhere = self._spec.media_visibility == "all" or self._layer.window
+        if everywhere or inputs.media is None:
+            return inputs
+        return replace(inputs, media=replace(inputs.media, visible=None))
+
+    def _queries(self, step: LayerStep[Tensor], qkv: Tensor, cache: LayerCache[Tensor]) -> Tensor:
+        """Return the normalized and rotated queries: [T, H * D]. Store keys and values in `cache`,
+        unless it is that of another layer."""
+        ops, eps, norm = step.ops, self._spec.norm_eps, self._head_norm
         if self._joint_norm is not None:
             qkv = self._joint_norm.before_rotation(ops, qkv)
         table, positioned = self._rope, step.inputs
         if step.rotation is not None and self._turns_by_media:
             table, positioned = step.rotation.table, step.rotation.inputs
-        q = ops.rope_cache(qkv, table, positioned, cache, heads, self._head_norm)
-        if self._joint_norm is not None:
-            q = self._joint_norm.after_rotation(ops, q)
-        if spec.bidirectional:
-            return ops.bidirectional_attention(q, step.inputs, cache, heads, scale, window)
-        return ops.attention(q, step.inputs, cache, heads, scale, window, self._sinks)
+        if self._layer.attention.cache_of is not None:
+            assert norm is not None
+            return ops.norm_rope(qkv, norm.q_weight, table, positioned.positions, eps)
+        if self._spec.value_norm:
+            qkv = ops.norm_values(qkv, self._heads, eps)
+        return ops.rope_cache(qkv, table, positioned, cache, self._heads, norm)
 
     def project(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the output projection: [T, H * D] -> [T, W]."""

@@ -17,14 +17,17 @@ from penstock.kernels.lora_slots import AdapterSlots, StorageDtype
 from penstock.kernels.ops_interface import LayerCache, Ops, StepInputs
 from penstock.kernels.recurrent_state import LayerState
 from penstock.kernels.weights import Affine, Dense, Matrix
+from penstock.models.decoder.altup import HALVED, AltUp, LayerAltUp
 from penstock.models.decoder.attention import Attention
+from penstock.models.decoder.block_specs import QueryScaling
 from penstock.models.decoder.feed_forward import FeedForward, pack_feed_forward
 from penstock.models.decoder.layer_step import LayerStep, LoraLinears, Rotation
 from penstock.models.decoder.lora_targets import first_linears
 from penstock.models.decoder.mixer import LoadedMixer
 from penstock.models.decoder.norm import Norm, pack_norm
+from penstock.models.decoder.per_layer_inputs import LayerInput, PerLayerInputs
 from penstock.models.decoder.residual_stream import ResidualStream
-from penstock.models.decoder.rope import identity_table, rope_table
+from penstock.models.decoder.rope import identity_table, query_scales, rope_table
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.weights import LayerWeights, Vector, Weights
 from penstock.quant.weight_slices import expert_bytes, linear_bytes, size_bytes
@@ -40,7 +43,8 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True, slots=True)
 class _Layer(Generic[Tensor]):
     """The packed blocks of one layer and their norms. A block or a norm that the layer lacks is
-    None."""
+    None. `cache`: the layer whose KV cache it reads. `scalar`: the factor on the residual stream
+    after the layer."""
 
     mixer: LoadedMixer[Tensor] | None
     mixer_norm: Norm[Tensor] | None
@@ -48,6 +52,10 @@ class _Layer(Generic[Tensor]):
     feed_forward: FeedForward[Tensor] | None
     mlp_norm: Norm[Tensor] | None
     mlp_post_norm: Norm[Tensor] | None
+    cache: int
+    scalar: float
+    input: LayerInput[Tensor] | None
+    altup: LayerAltUp[Tensor] | None
 
 
 class Decoder(Generic[Tensor]):
@@ -87,8 +95,13 @@ class Decoder(Generic[Tensor]):
             self._local_rope = ops.constant(rope_table(spec.local_rope, positions))
         self._no_rope = ops.constant(identity_table(positions))
         self._axes = ops.constant(np.array(spec.rope.axes, np.int32))
+        self._query_scales: dict[QueryScaling | None, Tensor | None] = {None: None}
+        for scaling in {layer.attention.query_scaling for layer in spec.layers} - {None}:
+            assert scaling is not None
+            self._query_scales[scaling] = ops.constant(query_scales(scaling, positions))
         self._embedding, self._head = self._pack_ends(weights, ops)
         self._final_norm = pack_norm(spec, weights.final_norm(), ops)
+        self._inputs, self._altup = self._pack_parts(weights, ops)
         self._layers: list[_Layer[Tensor]] = []
         self._last_mixer = max(
             (index for index, layer in enumerate(spec.layers) if layer.has_mixer), default=-1
@@ -114,7 +127,8 @@ class Decoder(Generic[Tensor]):
         """
         hidden = self.hidden(ops, inputs, caches, inputs.sample_rows, slots, states)
         logits: Tensor = ops.linear(hidden, self._head)
-        return self._communicator.all_gather(logits, self.spec.vocab_size)
+        logits = self._communicator.all_gather(logits, self.spec.vocab_size)
+        return ops.soft_cap(logits, self.spec.logit_cap) if self.spec.logit_cap else logits
 
     def hidden(
         self,
@@ -133,11 +147,17 @@ class Decoder(Generic[Tensor]):
         deep = () if inputs.media is None else inputs.media.deep
         # The rows of `deep` are those of all tokens: the last mixer must not have dropped any.
         gathering = self._last_mixer if len(deep) <= self._last_mixer else None
-        stream = ResidualStream(ops, self._embed(ops, inputs))
+        embedded = self._embed(ops, inputs)
+        stream = ResidualStream(ops, embedded)
+        if self._altup is not None:
+            self._altup.start(ops, stream)
         for index, layer in enumerate(self._layers):
             linear.first = self._first_linears[index]
             state = states[index] if states else None
-            step = LayerStep(ops, inputs, linear, caches[index], state, self._rope, rotation)
+            cache = caches[layer.cache]
+            step = LayerStep(ops, inputs, linear, cache, state, self._rope, rotation)
+            if layer.altup is not None:
+                layer.altup.predict(ops, stream)
             mixed = self._mix(step, stream, layer, rows if index == gathering else None)
             if layer.feed_forward is not None:
                 shared = mixed if self.spec.parallel else None
@@ -147,8 +167,17 @@ class Decoder(Generic[Tensor]):
                 if inputs.media is not None and index < len(deep):
                     x = ops.add_rows(x, deep[index], inputs.media.index)
                 stream.add(x)
+            if self._inputs is not None:
+                own = self._inputs.of_layer(index, ops, inputs.tokens, embedded)
+                if rows is not None and gathering is not None and index >= gathering:
+                    own = ops.gather_rows(own, rows)
+                self._add_input(ops, stream, layer, own)
+            if self.spec.layer_scalars:
+                stream.scale(layer.scalar)
         if rows is not None and gathering is None:
             stream.gather(rows)
+        if self._altup is not None:
+            self._altup.finish(ops, stream)
         return stream.norm(self._final_norm)
 
     def _mix(
@@ -166,13 +195,29 @@ class Decoder(Generic[Tensor]):
         x = layer.mixer.mix(step, read)
         if rows is not None:
             x = step.ops.gather_rows(x, rows)
-            if self.spec.parallel:
+            if self.spec.parallel or layer.altup is not None:
                 read = step.ops.gather_rows(read, rows)
             stream.gather(rows)
             step.linear.rows = step.inputs.sampled_adapters
         x = self._communicator.all_reduce(layer.mixer.project(step, x))
         stream.add(self._post_norm(step.ops, x, layer.mixer_post_norm))
+        if layer.altup is not None:
+            stream.add(layer.altup.residual(step.ops, read))
+            stream.scale(HALVED)
         return read
+
+    def _add_input(
+        self, ops: Ops[Tensor], stream: ResidualStream[Tensor], layer: _Layer[Tensor], own: Tensor
+    ) -> None:
+        """Add the per-layer input `own` [T, P] of a layer to the stream, or to the parallel streams
+        that the layer did not compute."""
+        assert layer.input is not None
+        if layer.altup is None:
+            stream.add(layer.input(ops, stream.read(), own))
+            return
+        added = layer.input(ops, layer.altup.correct(ops, stream), own)
+        others = tuple(ops.add(one, added) for one in stream.parallel)
+        stream.restart(stream.read(), others)
 
     def _read(self, stream: ResidualStream[Tensor], norm: Norm[Tensor] | None) -> Tensor:
         """Return the input of a block: the stream, normalized unless `norm` is None."""
@@ -207,9 +252,24 @@ class Decoder(Generic[Tensor]):
         self.weight_bytes += linear_bytes(head)
         return ops.pack_embedding(table), ops.pack_head(head)
 
+    def _pack_parts(
+        self, weights: Weights, ops: Ops[Tensor]
+    ) -> tuple[PerLayerInputs[Tensor] | None, AltUp[Tensor] | None]:
+        """Pack the weights outside of layers of the blocks that only some decoders have."""
+        inputs = altup = None
+        if self.spec.per_layer_inputs is not None:
+            inputs = PerLayerInputs(self.spec.per_layer_inputs, self.spec, weights.parts(), ops)
+            self.weight_bytes += inputs.weight_bytes
+        if self.spec.altup is not None:
+            altup = AltUp(weights.parts(), ops)
+            self.weight_bytes += altup.weight_bytes
+        return inputs, altup
+
     def _pack_layer(self, layer: LayerWeights, ops: Ops[Tensor]) -> _Layer[Tensor]:
-        own = self.spec.layers[len(self._layers)]
+        index, eps = len(self._layers), self.spec.norm_eps
+        own = self.spec.layers[index]
         self._count(layer, own)
+        source = own.attention.cache_of
         return _Layer(
             mixer=self._pack_mixer(layer, own, ops) if own.has_mixer else None,
             mixer_norm=self._norm(layer.attention_norm, ops),
@@ -219,6 +279,10 @@ class Decoder(Generic[Tensor]):
             else None,
             mlp_norm=self._norm(layer.mlp_norm, ops),
             mlp_post_norm=self._norm(layer.mlp_post_norm, ops),
+            cache=index if source is None else source,
+            scalar=layer.scalar,
+            input=LayerInput(layer.input, self.spec.activation, eps, ops) if layer.input else None,
+            altup=LayerAltUp(layer.altup, eps, ops) if layer.altup else None,
         )
 
     def _norm(self, weights: Vector | None, ops: Ops[Tensor]) -> Norm[Tensor] | None:
@@ -232,7 +296,8 @@ class Decoder(Generic[Tensor]):
         rope = self._local_rope if own.window else self._rope
         if not own.rotary:
             rope = self._no_rope
-        return Attention(self.spec, own, layer, rope, rope is self._rope, ops)
+        scales = self._query_scales[own.attention.query_scaling]
+        return Attention(self.spec, own, layer, rope, rope is self._rope, ops, scales)
 
     def _count(self, layer: LayerWeights, own: LayerSpec) -> None:
         """Add the bytes of a layer to `weight_bytes`, and make `adapter_storage_dtype` as coarse as
@@ -244,6 +309,9 @@ class Decoder(Generic[Tensor]):
         if own.mixer is not None:
             held += own.mixer.linear_weights(layer.mixer)
         self.weight_bytes += sum(map(linear_bytes, held))
+        self.weight_bytes += sum(
+            part.size_bytes for part in (layer.input, layer.altup) if part is not None
+        )
         if layer.router is not None:
             self.weight_bytes += linear_bytes(layer.router)
         if layer.experts is not None:

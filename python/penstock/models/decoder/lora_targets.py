@@ -18,10 +18,15 @@ the number first_linears(spec)[i] + which."""
 
 def fused_projections(spec: DecoderSpec, layer: LayerSpec) -> tuple[tuple[str, ...], ...]:
     """Return the entries of FUSED_PROJECTIONS that adapters may change in a decoder layer: those of
-    attention and of a dense feed-forward."""
-    lacking = () if spec.gated else ("gate",)
+    attention, without projections that the layer lacks, and of a dense feed-forward."""
+    shares = layer.attention.cache_of is not None
+    lacking = {
+        "k": shares,
+        "v": shares or layer.attention.keys_are_values,
+        "gate": not spec.gated,
+    }
     return tuple(
-        tuple(name for name in FUSED_PROJECTIONS[which] if name not in lacking)
+        tuple(name for name in FUSED_PROJECTIONS[which] if not lacking.get(name))
         for which in _adaptable(layer)
     )
 
@@ -42,10 +47,10 @@ def linear_sizes(spec: DecoderSpec) -> tuple[tuple[int, tuple[int, ...]], ...]:
     decoder."""
 
     def size(layer: LayerSpec, which: int) -> tuple[int, tuple[int, ...]]:
-        ff = spec.feed_forward_size(layer)
+        ff, rows = spec.feed_forward_size(layer), spec.qkv_rows(layer)
         sizes = (
-            (spec.hidden_size, (spec.q_rows, spec.kv_rows, spec.kv_rows)),
-            (spec.q_rows, (spec.hidden_size,)),
+            (spec.hidden_size, tuple(count for count in rows if count)),
+            (rows[0], (spec.hidden_size,)),
             (spec.hidden_size, (ff, ff) if spec.gated else (ff,)),
             (ff, (spec.hidden_size,)),
         )

@@ -54,8 +54,9 @@ class LoadedMixer(Protocol[Tensor]):
 
 
 class LayerTensors(Protocol):
-    """Reads the tensors of one layer. A role is a key of `TensorNames.mixer`. All methods raise
-    ModelError naming file and tensor."""
+    """Reads the tensors of one layer, or those outside of layers. A role is a key of
+    `TensorNames.mixer`, `layer_parts` or `model_parts`. All methods raise ModelError naming file
+    and tensor."""
 
     def linear(self, *roles: str, bias: str | None = None) -> Linear:
         """Return the matrices of `roles` as one linear layer, joined by rows. `bias`: role of the
@@ -67,7 +68,8 @@ class LayerTensors(Protocol):
         ...
 
     def stack(self, role: str) -> tuple[Matrix, ...]:
-        """Return the matrices of a tensor [E, N, C], in the type of the file."""
+        """Return the matrices of a tensor [E, N, C], in the type of the file. If the name contains
+        {}, each matrix is a tensor of its own."""
         ...
 
     def array(self, role: str) -> Vector:

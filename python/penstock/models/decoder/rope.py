@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from penstock.models.decoder.block_specs import QueryScaling
 from penstock.models.decoder.spec import (
     LinearScaling,
     Llama3Scaling,
@@ -63,11 +64,20 @@ def identity_table(positions: int) -> Floats:
     return np.tile(np.array([1, 0], np.float32), (positions, 1))
 
 
+def query_scales(scaling: QueryScaling, positions: int) -> Floats:
+    """Return the factor on the queries at each position: [positions] float32."""
+    periods = (np.arange(positions, dtype=np.float64) + scaling.offset) // scaling.period
+    scales: Floats = (1 + scaling.strength * np.log1p(periods)).astype(np.float32)
+    return scales
+
+
 def _frequencies(rope: RopeSpec, positions: int) -> tuple[Doubles, float]:
     """Return the frequency of each rotated pair in radians per position, and the factor by which
     cosines and sines are multiplied."""
     exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float64) / rope.rotary_dim
     plain = rope.theta**-exponents
+    if rope.turning_pairs is not None:
+        plain[rope.turning_pairs :] = 0
     match rope.scaling:
         case None:
             return plain, 1.0

@@ -15,6 +15,12 @@ from penstock.base.errors import ModelError
 from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.routing import Routing
 from penstock.kernels.weights import ExpertActivation
+from penstock.models.decoder.block_specs import (
+    PLAIN_ATTENTION,
+    AltUpSpec,
+    LayerAttention,
+    PerLayerInputsSpec,
+)
 from penstock.models.decoder.mixer import CacheSize, MixerSpec
 
 MAX_LAYERS = 1024
@@ -93,12 +99,14 @@ class RopeSpec:
 
     - `axes`: for a model whose tokens have three positions (mRoPE), which of them turns each of the
       rotary_dim / 2 pairs: 0 time, 1 height, 2 width; () for a model with one position per token.
+    - `turning_pairs`: only the first pairs, as many as this, turn; None: all.
     """
 
     theta: float
     rotary_dim: int
     scaling: RopeScaling | None = None
     axes: tuple[int, ...] = ()
+    turning_pairs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,9 @@ class LayerSpec:
     - `mixer`: the block that replaces attention; None: attention.
     - `blocks`: the blocks that the layer has. A layer with only one block has only its norm.
     - `intermediate_size`: the width of the dense feed-forward; None: that of the model.
+    - `attention`: what differs from the attention of the model.
+    - `gate_deviations`: of the feed-forward's gates, only those above mean + gate_deviations *
+      (standard deviation) of the token's gates count, by their distance; None: all gates count.
     """
 
     window: int = 0
@@ -167,6 +178,8 @@ class LayerSpec:
     mixer: MixerSpec | None = None
     blocks: Literal["both", "mixer", "feed_forward"] = "both"
     intermediate_size: int | None = None
+    attention: LayerAttention = PLAIN_ATTENTION
+    gate_deviations: float | None = None
 
     @property
     def has_mixer(self) -> bool:
@@ -225,8 +238,16 @@ class DecoderSpec:
     - `bidirectional`: tokens also attend to later tokens. Each sequence is computed in one step.
     - `predicting_layers`: the number of layers that follow in the file and predict further tokens.
       Their tensors are not read.
+    - `media_visibility`: the layers in which the tokens of an image may see each other in both
+      directions: "all" layers, or only those with a sliding window, "windowed".
     - `sinks`: each query head has a learned attention sink, a score that takes part in the softmax
       but has no value vector.
+    - `value_norm`: values are normalized per head, without weights.
+    - `attention_cap`, `logit_cap`: attention scores and logits are bounded to cap * tanh(x / cap);
+      0: they are not bounded.
+    - `layer_scalars`: the residual stream is multiplied by a learned number after each layer.
+    - `per_layer_inputs`: each layer also reads a vector of its own per token.
+    - `altup`: four parallel residual streams (AltUp), and a learned residual beside attention.
     """
 
     architecture: str
@@ -263,18 +284,44 @@ class DecoderSpec:
     gated: bool = True
     activation: FeedForwardActivation = "silu"
     bidirectional: bool = False
+    media_visibility: Literal["all", "windowed"] = "all"
     sinks: bool = False
+    value_norm: bool = False
+    attention_cap: float = 0.0
+    logit_cap: float = 0.0
+    layer_scalars: bool = False
+    per_layer_inputs: PerLayerInputsSpec | None = None
+    altup: AltUpSpec | None = None
     predicting_layers: int = 0
 
     @property
     def q_rows(self) -> int:
-        """The number of rows of the query projection."""
+        """The number of rows of the query projection, unless a layer differs."""
         return self.num_heads * self.head_dim
 
     @property
     def kv_rows(self) -> int:
-        """The number of rows of the key projection, equal to that of the value projection."""
+        """The number of rows of the key projection, equal to that of the value projection, unless a
+        layer differs."""
         return self.num_kv_heads * self.head_dim
+
+    def heads(self, layer: LayerSpec) -> tuple[int, int, int]:
+        """Return the number of query heads, the number of KV heads and the head dimension of the
+        attention of a layer."""
+        own = layer.attention
+        kv_heads = self.num_kv_heads if own.num_kv_heads is None else own.num_kv_heads
+        return self.num_heads, kv_heads, self.head_dim if own.head_dim is None else own.head_dim
+
+    def qkv_rows(self, layer: LayerSpec) -> tuple[int, int, int]:
+        """Return the number of rows of the query, key and value projections of a layer; 0 for a
+        projection that it lacks."""
+        heads, kv_heads, dim = self.heads(layer)
+        keys = 0 if layer.attention.cache_of is not None else kv_heads * dim
+        return heads * dim, keys, 0 if layer.attention.keys_are_values else keys
+
+    def layer_rope(self, layer: LayerSpec) -> RopeSpec:
+        """Return the RoPE of a layer with position embedding."""
+        return self.local_rope if layer.window and self.local_rope is not None else self.rope
 
     def feed_forward_size(self, layer: LayerSpec) -> int:
         """Return the width of the dense feed-forward of a layer."""
@@ -284,13 +331,16 @@ class DecoderSpec:
 
     @property
     def caches(self) -> tuple[CacheSize | None, ...]:
-        """The KV cache of each layer; None for a layer without one."""
-        own = CacheSize(self.num_kv_heads, self.head_dim, self.head_dim)
+        """The KV cache of each layer; None for a layer without one. `LayerAttention.cache_of` names
+        the layer whose cache another layer reads."""
 
         def cache(layer: LayerSpec) -> CacheSize | None:
-            if not layer.has_mixer:
+            if not layer.has_mixer or layer.attention.cache_of is not None:
                 return None
-            return own if layer.mixer is None else layer.mixer.cache
+            if layer.mixer is not None:
+                return layer.mixer.cache
+            _, kv_heads, dim = self.heads(layer)
+            return CacheSize(kv_heads, dim, dim)
 
         return tuple(map(cache, self.layers))
 
@@ -310,12 +360,16 @@ class DecoderSpec:
     @property
     def mixer_columns(self) -> int:
         """The maximum number of scratch elements that one token needs in the mixer of any layer:
-        for attention q, k, v and the output, and the gate with its product."""
+        for attention q, k, v, rotated queries and the output, the gate with its product, and q, k,
+        v with normalized values."""
         widest = 0
-        gates = 2 * self.q_rows if self.output_gate else 0
         for layer in set(self.layers):
             if layer.has_attention:
-                widest = max(widest, 3 * self.q_rows + 2 * self.kv_rows + gates)
+                heads, kv_heads, dim = self.heads(layer)
+                qkv = sum(self.qkv_rows(layer)) + 2 * heads * dim
+                gates = 2 * heads * dim * self.output_gate
+                normal = (heads + 2 * kv_heads) * dim * self.value_norm
+                widest = max(widest, qkv + gates + normal)
             elif layer.mixer is not None and layer.has_mixer:
                 widest = max(widest, layer.mixer.inner_columns(self))
         return widest
@@ -346,20 +400,18 @@ class DecoderSpec:
             "context length": (self.max_model_len, MAX_CONTEXT),
         }
         check_sizes(where, limits)
-        if self.num_heads % self.num_kv_heads:
-            raise ModelError(
-                f"{where}: {self.num_heads} heads cannot be divided among {self.num_kv_heads}"
-                " key-value heads"
-            )
+        for index, layer in enumerate(self.layers):
+            if layer.has_attention:
+                self._check_attention(index, layer, where)
         if self.interleaved_rope and self.qk_norm:
             raise ModelError(f"{where}: norms of heads are not supported with an interleaved rope")
         if self.interleaved_rope and self.output_gate:
             raise ModelError(f"{where}: an output gate is not supported with an interleaved rope")
         if self.norm_eps <= 0:
             raise ModelError(f"{where}: norm eps must be above 0, not {self.norm_eps}")
-        for rope in (self.rope, self.local_rope):
-            if rope is not None:
-                _check_rope(rope, self.head_dim, where)
+        for cap in (self.attention_cap, self.logit_cap):
+            if not 0 <= cap < math.inf:
+                raise ModelError(f"{where}: soft cap {cap} is not a finite number from 0 on")
         if self.attention_scale is not None and not 0 < self.attention_scale < math.inf:
             raise ModelError(
                 f"{where}: attention scale must be positive and finite, not {self.attention_scale}"
@@ -406,6 +458,64 @@ class DecoderSpec:
             )
         if self.head_bias and self.tied_head:
             raise ModelError(f"{where}: a tied language-model head with a bias is not supported")
+        self._check_streams(where)
+
+    def _check_attention(self, index: int, layer: LayerSpec, where: str) -> None:
+        heads, kv_heads, dim = self.heads(layer)
+        sizes = {"key-value heads": (kv_heads, MAX_WIDTH), "head dimension": (dim, MAX_WIDTH)}
+        check_sizes(where, sizes)
+        if heads % kv_heads:
+            raise ModelError(
+                f"{where}: {heads} heads cannot be divided among {kv_heads} key-value heads"
+            )
+        if layer.rotary:
+            _check_rope(self.layer_rope(layer), dim, where)
+        own = layer.attention
+        if not 0 <= own.chunk <= MAX_CONTEXT or (own.chunk and layer.window):
+            raise ModelError(
+                f"{where}: attention chunks of {own.chunk} tokens with a window of {layer.window}"
+                " are not supported"
+            )
+        if own.keys_are_values and not self.value_norm:
+            raise ModelError(f"{where}: values that are keys are supported only with a value norm")
+        if own.cache_of is not None:
+            self._check_shared_cache(index, own.cache_of, where)
+
+    def _check_streams(self, where: str) -> None:
+        """Check the per-layer inputs and the parallel residual streams."""
+        own = self.per_layer_inputs
+        if own is not None:
+            sizes = {
+                "width of per-layer inputs": (own.width, MAX_WIDTH),
+                "vocabulary of per-layer inputs": (own.vocab_size, MAX_VOCAB),
+            }
+            check_sizes(where, sizes)
+            if not 0 <= own.stand_in < own.vocab_size:
+                raise ModelError(
+                    f"{where}: token {own.stand_in} is not in the vocabulary of per-layer inputs,"
+                    f" {own.vocab_size}"
+                )
+        if self.altup is None:
+            return
+        check_sizes(where, {"laurel rank": (self.altup.laurel_rank, MAX_WIDTH)})
+        if own is None or any(layer.blocks != "both" for layer in self.layers):
+            raise ModelError(
+                f"{where}: parallel residual streams are supported only with per-layer inputs and"
+                " with both blocks in every layer"
+            )
+
+    def _check_shared_cache(self, index: int, source: int, where: str) -> None:
+        """Check that layer `index` can read the cache of layer `source`."""
+        if not 0 <= source < index or not self.layers[source].has_attention:
+            raise ModelError(f"{where}: layer {index} cannot read the cache of layer {source}")
+        reader, owner = self.layers[index], self.layers[source]
+        if owner.attention.cache_of is not None or self.heads(reader) != self.heads(owner):
+            raise ModelError(
+                f"{where}: layer {index} cannot read the cache of layer {source}, which has no"
+                " cache or one of another size"
+            )
+        if not self.qk_norm:
+            raise ModelError(f"{where}: shared caches are supported only with norms of heads")
 
 
 def check_choice(where: str, per_token: int, groups: int = 1, groups_per_token: int = 1) -> None:
@@ -456,6 +566,10 @@ def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
         raise ModelError(
             f"{where}: the sections of mRoPE have {len(rope.axes)} pairs, not"
             f" {rope.rotary_dim // 2}"
+        )
+    if rope.turning_pairs is not None and not 0 <= rope.turning_pairs <= rope.rotary_dim // 2:
+        raise ModelError(
+            f"{where}: {rope.turning_pairs} turning pairs are not in 0..{rope.rotary_dim // 2}"
         )
     if rope.theta <= 1:
         raise ModelError(f"{where}: rope base must be above 1, not {rope.theta}")

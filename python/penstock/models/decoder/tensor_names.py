@@ -25,6 +25,8 @@ class TensorNames:
       `.weight` to be added.
     - `bare_norm`: the norm whose tensor has no `.weight`.
     - `mixer`: role of a tensor of a mixer -> its complete name after `layer`.
+    - `layer_parts`, `model_parts`: role of a tensor of the blocks that only some decoders have ->
+      its complete name after `layer`, or its complete name. {} is the index of one of several.
     - `ignored`: matches names of tensors that are not read.
     """
 
@@ -59,6 +61,8 @@ class TensorNames:
     rope_factors: str | None = None
     bare_norm: str = ""
     mixer: Mapping[str, str] = field(default_factory=dict)
+    layer_parts: Mapping[str, str] = field(default_factory=dict)
+    model_parts: Mapping[str, str] = field(default_factory=dict)
     ignored: re.Pattern[str] | None = None
 
     def norm_weight(self, name: str) -> str:
@@ -176,11 +180,19 @@ MLX_EXPERTS = "switch_mlp."
 def headless_names(names: TensorNames) -> TensorNames:
     """Return `names` as in a Hugging Face folder that was saved without a language-model head: the
     prefix `model.` is missing."""
+    return rooted_names(names, "")
+
+
+def rooted_names(names: TensorNames, root: str) -> TensorNames:
+    """Return the `names` of a Hugging Face folder with another prefix of the model's tensors than
+    `model.`."""
+    parts = {role: root + name.removeprefix("model.") for role, name in names.model_parts.items()}
     return replace(
         names,
-        embedding=names.embedding.removeprefix("model."),
-        final_norm=names.final_norm.removeprefix("model."),
-        layer=names.layer.removeprefix("model."),
+        embedding=root + names.embedding.removeprefix("model."),
+        final_norm=root + names.final_norm.removeprefix("model."),
+        layer=root + names.layer.removeprefix("model."),
+        model_parts=parts,
     )
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape, check_shapes
+from penstock.models.decoder import altup, per_layer_inputs
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, LongRopeScaling
 from penstock.models.decoder.tensor_names import LONGROPE_FACTORS, TensorNames
 from penstock.quant.checkpoint import Checkpoint, TensorInfo
@@ -59,6 +60,8 @@ def quantizable_names(names: TensorNames, spec: DecoderSpec) -> Iterator[str]:
         yield from (f"{prefix}{linear}.weight" for linear in linears)
         if layer.mixer is not None:
             yield from (prefix + names.mixer[role] for role in layer.mixer.linears)
+        if spec.per_layer_inputs is not None:
+            yield from (prefix + names.layer_parts[role] for role in per_layer_inputs.LAYER_LINEARS)
         if layer.experts is not None:
             numbers = range(layer.experts.count)
             for name in of_experts:
@@ -77,11 +80,41 @@ def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
         shapes[f"{names.head}.weight"] = (spec.vocab_size, spec.hidden_size)
     if spec.head_bias:
         shapes[f"{names.head}.bias"] = (spec.vocab_size,)
+    for role, shape in _model_parts(spec).items():
+        shapes |= _each(names.model_parts[role], shape)
     kinds = {own: _layer_shapes(names, spec, own) for own in set(spec.layers)}
     for index, own in enumerate(spec.layers):
         prefix = names.layer.format(index)
         shapes.update({prefix + name: shape for name, shape in kinds[own].items()})
     return shapes
+
+
+def _model_parts(spec: DecoderSpec) -> dict[str, Shape]:
+    """Return the shape of each tensor outside of layers, by role."""
+    parts: dict[str, Shape] = {}
+    if spec.per_layer_inputs is not None:
+        parts |= per_layer_inputs.model_shapes(spec.per_layer_inputs, spec)
+    if spec.altup is not None:
+        parts |= altup.model_shapes(spec)
+    return parts
+
+
+def _layer_parts(spec: DecoderSpec) -> dict[str, Shape]:
+    """Return the shape of each tensor of a layer's further blocks, by role."""
+    parts: dict[str, Shape] = {"layer_scalar": (1,)} if spec.layer_scalars else {}
+    if spec.per_layer_inputs is not None:
+        parts |= per_layer_inputs.layer_shapes(spec.per_layer_inputs, spec)
+    if spec.altup is not None:
+        parts |= altup.layer_shapes(spec.altup, spec)
+    return parts
+
+
+def _each(name: str, shape: Shape) -> dict[str, Shape]:
+    """Return the shape of one tensor for all matrices of a stack or, if the name contains {}, of
+    each matrix."""
+    if "{}" not in name:
+        return {name: shape}
+    return {name.format(index): shape[1:] for index in range(shape[0])}
 
 
 def matrix_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
@@ -107,20 +140,28 @@ def float_matrices(names: TensorNames, spec: DecoderSpec) -> frozenset[str]:
 
 
 def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
-    """Return the name and shape of every optional tensor: a copy of a tied head, and RoPE factors.
-    (`spec` already contains the values of LongRoPE factors.)"""
+    """Return the name and shape of every optional tensor: a copy of a tied head, RoPE factors, and
+    the unused keys and values of layers that read another layer's cache. (`spec` already contains
+    the values of LongRoPE factors.)"""
     shapes: dict[str, Shape] = {f"{names.head}.weight": (spec.vocab_size, spec.hidden_size)}
     if names.rope_factors is not None:
         long = isinstance(spec.rope.scaling, LongRopeScaling)
         for name in LONGROPE_FACTORS if long else (names.rope_factors,):
             shapes[name] = (spec.rope.rotary_dim // 2,)
+    for index, own in enumerate(spec.layers):
+        if own.attention.cache_of is not None:
+            prefix, (_, kv_heads, dim) = names.layer.format(index), spec.heads(own)
+            for name in (names.k, names.v):
+                shapes[f"{prefix}{name}.weight"] = (kv_heads * dim, spec.hidden_size)
+            shapes[f"{prefix}{names.k_norm}.weight"] = (dim,)
     return shapes
 
 
 def _layer_shapes(names: TensorNames, spec: DecoderSpec, own: LayerSpec) -> dict[str, Shape]:
     shapes: dict[str, Shape] = {}
+    shapes |= {names.layer_parts[role]: shape for role, shape in _layer_parts(spec).items()}
     if own.has_attention:
-        shapes |= _attention_shapes(names, spec)
+        shapes |= _attention_shapes(names, spec, own)
     elif own.mixer is not None and own.has_mixer:
         shapes |= {names.mixer[role]: shape for role, shape in own.mixer.shapes(spec).items()}
     if own.is_dense:
@@ -151,20 +192,21 @@ def _block_norms(spec: DecoderSpec, before: str, after: str) -> list[str]:
     return {"pre": [before], "post": [after], "sandwich": [before, after]}[spec.norms]
 
 
-def _attention_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
-    width, q, kv = spec.hidden_size, spec.q_rows, spec.kv_rows
+def _attention_shapes(names: TensorNames, spec: DecoderSpec, own: LayerSpec) -> dict[str, Shape]:
+    width, rows = spec.hidden_size, spec.qkv_rows(own)
+    in_file = (2 * rows[0] if spec.output_gate else rows[0], *rows[1:])
+    projections = zip((names.q, names.k, names.v), in_file, strict=True)
     shapes = _linear_shapes(
-        (names.q, 2 * q if spec.output_gate else q, width, spec.qkv_bias),
-        (names.k, kv, width, spec.qkv_bias),
-        (names.v, kv, width, spec.qkv_bias),
-        (names.output, width, q, spec.output_bias),
+        *((name, count, width, spec.qkv_bias) for name, count in projections if count),
+        (names.output, width, rows[0], spec.output_bias),
     )
     if spec.sinks:
         shapes[names.sinks] = (spec.num_heads,)
     if spec.qk_norm:
         whole = spec.qk_norm_form == "all"
-        shapes[f"{names.q_norm}.weight"] = (q if whole else spec.head_dim,)
-        shapes[f"{names.k_norm}.weight"] = (kv if whole else spec.head_dim,)
+        for name, count in ((names.q_norm, rows[0]), (names.k_norm, rows[1])):
+            if count:
+                shapes[f"{name}.weight"] = (count if whole else spec.heads(own)[2],)
     return shapes
 
 

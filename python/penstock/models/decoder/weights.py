@@ -7,6 +7,7 @@ layers ahead. Reading thus overlaps with packing, and memory use stays near one 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,10 @@ from penstock.kernels.isa.instruction_sets import MatrixForm
 from penstock.kernels.weights import Dense, Experts, Float8, Linear, Matrix
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
 from penstock.models.checkpoint.matrix_forms import matrix_forms
+from penstock.models.decoder.altup import LayerAltUpWeights
 from penstock.models.decoder.expert_weights import SharedWeights, read_experts, read_shared
+from penstock.models.decoder.mixer import LayerTensors
+from penstock.models.decoder.per_layer_inputs import LayerInputWeights
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec
 from penstock.models.decoder.tensor_names import TensorNames
 from penstock.models.decoder.tensor_shapes import (
@@ -59,6 +63,8 @@ class LayerWeights:
       shares. `shared`: the shared experts.
     - `sinks`: [H].
     - `mixer`: what `MixerSpec.read` returned.
+    - `scalar`: the factor on the residual stream after the layer.
+    - `input`, `altup`: only with `DecoderSpec.per_layer_inputs` and `altup`.
 
     A part that the layer lacks is None.
     """
@@ -78,6 +84,9 @@ class LayerWeights:
     mlp_post_norm: Vector | None = None
     sinks: Vector | None = None
     mixer: Any = None
+    scalar: float = 1.0
+    input: LayerInputWeights | None = None
+    altup: LayerAltUpWeights | None = None
     router_bias: Vector | None = None
     expert_scale: Vector | None = None
     shared: SharedWeights | None = None
@@ -106,6 +115,11 @@ class Weights(Protocol):
 
     def layers(self) -> Iterator[LayerWeights]:
         """Yield the weights of every layer in order."""
+        ...
+
+    def parts(self) -> LayerTensors:
+        """Return a reader of the tensors outside of layers, by roles of
+        `TensorNames.model_parts`."""
         ...
 
     def forms(self) -> tuple[MatrixForm, ...]:
@@ -255,7 +269,28 @@ class DecoderWeights:
             weights = self._read_mixer(prefix, own)
         if own.has_feed_forward:
             weights = self._read_feed_forward(prefix, own, weights)
+        return self._read_parts(prefix, weights)
+
+    def parts(self) -> LayerTensors:
+        """See `Weights`."""
+        return _LayerTensors(self, "", self.names.model_parts)
+
+    def _read_parts(self, prefix: str, weights: LayerWeights) -> LayerWeights:
+        """Return `weights` with those of the blocks that only some decoders have."""
+        spec, tensors = self.spec, _LayerTensors(self, prefix, self.names.layer_parts)
+        if spec.layer_scalars:
+            weights = replace(weights, scalar=self._scalar(tensors))
+        if spec.per_layer_inputs is not None:
+            weights = replace(weights, input=LayerInputWeights.read(tensors))
+        if spec.altup is not None:
+            weights = replace(weights, altup=LayerAltUpWeights.read(spec.altup, tensors))
         return weights
+
+    def _scalar(self, tensors: LayerTensors) -> float:
+        scalar = float(tensors.array("layer_scalar")[0])
+        if not math.isfinite(scalar):
+            raise ModelError(f"{self.path}: the layer scalar {scalar} is not finite")
+        return scalar
 
     def _read_mixer(self, prefix: str, own: LayerSpec) -> LayerWeights:
         names, spec = self.names, self.spec
@@ -268,14 +303,21 @@ class DecoderWeights:
             else None,
         )
         if own.mixer is not None:
-            return replace(norms, mixer=own.mixer.read(_LayerTensors(self, prefix), spec))
-        qkv, gate = self._gated_qkv(prefix) if spec.output_gate else (self._qkv(prefix), None)
+            tensors = _LayerTensors(self, prefix, names.mixer)
+            return replace(norms, mixer=own.mixer.read(tensors, spec))
+        gate = None
+        if spec.output_gate:
+            qkv, gate = self._gated_qkv(prefix, own)
+        else:
+            qkv = self._qkv(prefix, own)
         return replace(
             norms,
             qkv=qkv,
             output_gate=gate,
             q_norm=self._norm_weight(prefix + names.q_norm) if spec.qk_norm else None,
-            k_norm=self._norm_weight(prefix + names.k_norm) if spec.qk_norm else None,
+            k_norm=self._norm_weight(prefix + names.k_norm)
+            if spec.qk_norm and own.attention.cache_of is None
+            else None,
             output=self._linear(prefix, names.output, spec.output_bias),
             sinks=self._checkpoint.vector(prefix + names.sinks) if spec.sinks else None,
         )
@@ -384,28 +426,34 @@ class DecoderWeights:
         bias = None if down.bias is None else down.bias * np.float32(factor)
         return Linear(tuple(scaled(part, factor) for part in down.parts), bias)
 
-    def _qkv(self, prefix: str) -> Linear:
+    def _qkv(self, prefix: str, own: LayerSpec) -> Linear:
         names, spec = self.names, self.spec
-        parts = ((names.q, spec.q_rows), (names.k, spec.kv_rows), (names.v, spec.kv_rows))
+        rows = spec.qkv_rows(own)
+        projections = zip((names.q, names.k, names.v), rows, strict=True)
+        parts = [(name, count) for name, count in projections if count]
         fused = self.fused(prefix, parts, spec.qkv_bias)
         if not self._permuted_qk:
             return fused
-        q_order = deinterleaved_rows(spec.num_heads, spec.head_dim, spec.rope.rotary_dim)
-        k_order = deinterleaved_rows(spec.num_kv_heads, spec.head_dim, spec.rope.rotary_dim)
-        q, k, v = fused.parts
+        heads, kv_heads, dim = spec.heads(own)
+        rotated = spec.layer_rope(own).rotary_dim
+        orders = [deinterleaved_rows(count, dim, rotated) for count in (heads, kv_heads)]
+        turned = [take_rows(*one) for one in zip(fused.parts[:2], orders, strict=False)]
         bias = fused.bias
         if bias is not None:
-            q_bias, k_bias, v_bias = np.split(bias, [spec.q_rows, spec.q_rows + spec.kv_rows])
-            bias = np.concatenate([q_bias[q_order], k_bias[k_order], v_bias])
-        return Linear((take_rows(q, q_order), take_rows(k, k_order), v), bias)
+            split = np.split(bias, np.cumsum([count for _, count in parts])[:-1])
+            ordered = [one[order] for one, order in zip(split[:2], orders, strict=False)]
+            bias = np.concatenate([*ordered, *split[2:]])
+        return Linear((*turned, *fused.parts[2:]), bias)
 
-    def _gated_qkv(self, prefix: str) -> tuple[Linear, Linear]:
+    def _gated_qkv(self, prefix: str, own: LayerSpec) -> tuple[Linear, Linear]:
         """Return q, k and v, and the gate of the output, whose rows are beside those of q."""
         names, spec = self.names, self.spec
         whole = self._linear(prefix, names.q, spec.qkv_bias)
-        rows = np.arange(2 * spec.q_rows).reshape(spec.num_heads, 2, spec.head_dim)
+        heads, _, dim = spec.heads(own)
+        rows = np.arange(2 * heads * dim).reshape(heads, 2, dim)
         q, gate = (_rows_of(whole, rows[:, part].reshape(-1)) for part in (0, 1))
-        parts = (names.k, spec.kv_rows), (names.v, spec.kv_rows)
+        _, keys, values = spec.qkv_rows(own)
+        parts = (names.k, keys), (names.v, values)
         kv = self.fused(prefix, parts, spec.qkv_bias)
         bias = None
         if q.bias is not None and kv.bias is not None:
@@ -414,11 +462,12 @@ class DecoderWeights:
 
 
 class _LayerTensors:
-    """Reads the tensors of a mixer from one layer of `weights`. See `LayerTensors`."""
+    """Reads tensors of `weights` by their roles in `names`, after `prefix`. See `LayerTensors`."""
 
-    def __init__(self, weights: DecoderWeights, prefix: str) -> None:
+    def __init__(self, weights: DecoderWeights, prefix: str, names: Mapping[str, str]) -> None:
         self._weights = weights
         self._prefix = prefix
+        self._names = names
 
     def linear(self, *roles: str, bias: str | None = None) -> Linear:
         return Linear(tuple(map(self.matrix, roles)), None if bias is None else self.array(bias))
@@ -427,7 +476,11 @@ class _LayerTensors:
         return self._weights.matrix(self._name(role))
 
     def stack(self, role: str) -> tuple[Matrix, ...]:
-        return self._weights.stack(self._name(role))
+        name = self._name(role)
+        if "{}" not in name:
+            return self._weights.stack(name)
+        each = itertools.takewhile(self._weights.has, map(name.format, itertools.count()))
+        return tuple(map(self._weights.matrix, each))
 
     def array(self, role: str) -> Vector:
         return self._weights.array(self._name(role))
@@ -436,10 +489,10 @@ class _LayerTensors:
         return self.array(role) + np.float32(self._weights.spec.norm_offset)
 
     def has(self, role: str) -> bool:
-        return self._weights.has(self._prefix + self._weights.names.mixer.get(role, "-"))
+        return self._weights.has(self._prefix + self._names.get(role, "-"))
 
     def _name(self, role: str) -> str:
-        return self._prefix + self._weights.names.mixer[role]
+        return self._prefix + self._names[role]
 
 
 def _rows_of(linear: Linear, rows: npt.NDArray[np.intp]) -> Linear:

@@ -1,4 +1,6 @@
-"""Gemma 4: its towers and media. Its language model is not supported."""
+"""Gemma 4: a sliding window in most layers, larger heads in the others, norms before and after each
+block and on heads of queries, keys and values, a number that scales each layer's result, and in some
+models inputs per layer, shared caches, or experts beside the feed-forward; and its towers."""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder, MediaFamily
 from penstock.models.configuration.gemma4_audio import gemma4_audio
 from penstock.models.configuration.gemma4_media import (
     BUDGETS,
@@ -17,6 +19,12 @@ from penstock.models.configuration.gemma4_media import (
     gemma4_processor,
     published_processor,
 )
+from penstock.models.configuration.gemma4_text import (
+    Gemma4TextConfig,
+    gguf_text_spec,
+    text_spec,
+)
+from penstock.models.configuration.gemma_text import GGUF_INPUT_NAMES, INPUT_NAMES
 from penstock.models.configuration.media_config import read_model_config
 from penstock.models.configuration.mmproj import (
     matrix_shape,
@@ -208,5 +216,16 @@ def _mmproj_names(file: GgufFile) -> VisionNames:
 
 
 FAMILY = Family(
-    media=MediaFamily("Gemma4ForConditionalGeneration", read_folder, ("gemma4v",), read_mmproj)
+    hf=HfDecoder(
+        "gemma4",
+        "Gemma4ForCausalLM",
+        Gemma4TextConfig,
+        text_spec,
+        INPUT_NAMES,
+        model_type="gemma4_text",
+        headless="Gemma4TextModel",
+        is_reranker=False,
+    ),
+    gguf=GgufDecoder("gemma4", gguf_text_spec, GGUF_INPUT_NAMES),
+    media=MediaFamily("Gemma4ForConditionalGeneration", read_folder, ("gemma4v",), read_mmproj),
 )

@@ -1,24 +1,27 @@
-"""Gemma 4 Unified: patches are embedded by one layer, without a tower. Its language model is not
-supported."""
+"""Gemma 4 Unified: the language model of Gemma 4 without inputs per layer. Patches are embedded by
+one layer, without a tower. In GGUF files, the language model is that of Gemma 4."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.family import Family, HfDecoder, MediaFamily
 from penstock.models.configuration.gemma4_media import (
     BUDGETS,
     MediaConfig,
     gemma4_processor,
     published_processor,
 )
+from penstock.models.configuration.gemma4_text import Gemma4UnifiedTextConfig, text_spec
+from penstock.models.configuration.gemma_text import INPUT_NAMES
 from penstock.models.configuration.media_config import read_model_config
 from penstock.models.configuration.mmproj import matrix_shape, size
-from penstock.models.decoder.spec import MAX_WIDTH, check_sizes
+from penstock.models.decoder.spec import MAX_WIDTH, DecoderSpec, check_sizes
 from penstock.models.media.tiles import Normalization
 from penstock.models.towers.gemma4_vision import UnifiedNames, UnifiedTowerSpec
 from penstock.models.towers.mmproj_tower import MmprojTower
@@ -116,8 +119,35 @@ def read_mmproj(file: GgufFile) -> MediaSpec:
     return MediaSpec(published_processor(patch, pooling, "tokens"), (MmprojTower(tower, width),))
 
 
+def spec(config: Gemma4UnifiedTextConfig, where: str) -> DecoderSpec:
+    """Return the decoder spec that `config` describes. Unlike in Gemma 4, the tokens of an image
+    see each other in every layer."""
+    return replace(text_spec(config, where), media_visibility="all")
+
+
+def tensor_name(name: str) -> str:
+    """Return the name by which `NAMES` knows a tensor of a folder. Published folders have the
+    layers of the embedder beside its projection."""
+    embedder = name.replace("vision_embedder.", "embed_vision.")
+    return embedder.replace("embed_vision.embedding_projection", f"embed_vision.{NAMES.projection}")
+
+
 FAMILY = Family(
+    hf=HfDecoder(
+        "gemma4_unified",
+        "Gemma4UnifiedForCausalLM",
+        Gemma4UnifiedTextConfig,
+        spec,
+        INPUT_NAMES,
+        model_type="gemma4_unified_text",
+        headless="Gemma4UnifiedTextModel",
+        is_reranker=False,
+    ),
     media=MediaFamily(
-        "Gemma4UnifiedForConditionalGeneration", read_folder, ("gemma4uv",), read_mmproj
-    )
+        "Gemma4UnifiedForConditionalGeneration",
+        read_folder,
+        ("gemma4uv",),
+        read_mmproj,
+        tensor_name,
+    ),
 )
