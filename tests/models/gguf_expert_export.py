@@ -3,6 +3,7 @@ llama.cpp's converters. The names come from the `gguf` package."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,11 @@ def _own_keys(config: Any, architecture: str) -> Iterator[tuple[str, Any]]:
         case "qwen2moe":
             yield "expert_feed_forward_length", config.moe_intermediate_size
             yield "expert_shared_feed_forward_length", config.shared_expert_intermediate_size
+        case "phimoe" if "long_factor" in config.rope_parameters:
+            original = config.rope_parameters["original_max_position_embeddings"]
+            stretch = math.log(config.max_position_embeddings / original) / math.log(original)
+            yield "rope.scaling.original_context_length", original
+            yield "rope.scaling.attn_factor", math.sqrt(1 + stretch)
         case "hunyuan-moe":
             yield "expert_feed_forward_length", config.intermediate_size
             yield "expert_shared_feed_forward_length", config.intermediate_size
@@ -178,6 +184,10 @@ def _tensors(model: Any, architecture: str, joined: bool, fused: bool) -> Tensor
             renamed = names.get_name(part, try_suffixes=(".weight", ".bias"))
             assert renamed is not None, part
             tensors[renamed] = np.ascontiguousarray(own)
+    for length in ("long", "short"):
+        factors = config.rope_parameters.get(f"{length}_factor")
+        if factors is not None:
+            tensors[f"rope_factors_{length}.weight"] = np.array(factors, np.float32)
     return tensors
 
 

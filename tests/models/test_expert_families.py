@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,22 @@ GRANITE = {
     "residual_multiplier": 0.22,
     "logits_scaling": 8.0,
     "rms_norm_eps": 0.05,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10_000.0,
+    "original_max_position_embeddings": 256,
+    "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 3.1, 3.8],
+    "long_factor": [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0],
+    "short_mscale": math.sqrt(1 + 1 / 8),
+    "long_mscale": math.sqrt(1 + 1 / 8),
+}
+PHI = {
+    "num_local_experts": 6,
+    "attention_bias": True,
+    "lm_head_bias": True,
+    "rope_parameters": LONGROPE,
+    "max_position_embeddings": 512,
 }
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4 moe": ("Glm4Moe", GLM | {"use_qk_norm": True, "attention_bias": True}),
@@ -72,12 +89,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "GraniteMoeShared",
         GRANITE | {"shared_intermediate_size": 32, "tie_word_embeddings": True},
     ),
+    "phimoe": ("Phimoe", PHI),
+    "phimoe of another jitter, without biases": (
+        "Phimoe",
+        {"num_local_experts": 6, "router_jitter_noise": 0.2, "sliding_window": 7},
+    ),
+    "hunyuan moe": (
+        "HunYuanMoEV1",
+        {"num_experts": 8, "moe_topk": 3, "head_dim": 16, "intermediate_size": 48},
+    ),
+    "olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 48}),
 }
 
 
 FOLDERS_ONLY = (
     "qwen2 moe with dense layers, without biases",
     "ernie4_5 moe in some layers",
+    "phimoe of another jitter, without biases",
 )
 """Cases that llama.cpp's converters do not write."""
 

@@ -42,6 +42,7 @@ class HfDecoder(Generic[C]):
     - `names`: the names of the tensors.
     - `model_type`: the `model_type` in config.json, if it is not `name`.
     - `headless`: the architecture without a language-model head, if it is not "...Model".
+    - `aliases`: other architectures in config.json that mean the same.
     - `is_reranker`: whether "...ForSequenceClassification" is supported.
     """
 
@@ -53,6 +54,7 @@ class HfDecoder(Generic[C]):
     model_type: str = ""
     headless: str = ""
     is_reranker: bool = True
+    aliases: tuple[str, ...] = ()
 
     @property
     def headless_architecture(self) -> str:

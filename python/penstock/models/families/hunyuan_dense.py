@@ -28,15 +28,16 @@ def spec(config: Config, where: str) -> DecoderSpec:
     """Return the decoder spec that `config` describes. The feed-forward has no biases."""
     config = msgspec.structs.replace(with_stretched_base(config, where), mlp_bias=False)
     plain = decoder_spec(config, where, uniform_layers(config, where))
-    return _with_norms(plain)
+    return with_norms(plain)
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
     """Return the decoder spec of a GGUF file, whose base is already stretched."""
-    return _with_norms(gguf_decoder_spec(file))
+    return with_norms(gguf_decoder_spec(file))
 
 
-def _with_norms(plain: DecoderSpec) -> DecoderSpec:
+def with_norms(plain: DecoderSpec) -> DecoderSpec:
+    """Return `plain` with Hunyuan's norms of each query and key head after the rotation."""
     return replace(plain, qk_norm=True, qk_norm_form="rotated")
 
 

@@ -66,7 +66,9 @@ _ENCODERS: Final[Sequence[HfEncoder]] = [
 
 _HF_FAMILIES: Final[Sequence[HfDecoder[Any] | HfEncoder]] = [*_ENCODERS, *_DECODERS]
 
-HF_ARCHITECTURES: Final = {family.architecture: family for family in _DECODERS}
+HF_ARCHITECTURES: Final = {
+    name: family for family in _DECODERS for name in (family.architecture, *family.aliases)
+}
 """Architecture in a config.json -> the decoder family, for models that generate text."""
 
 ENCODER_ARCHITECTURES: Final = {
