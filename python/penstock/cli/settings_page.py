@@ -18,9 +18,9 @@ from penstock.cli.settings_options import (
     ENGINE_OPTIONS,
     LORA_OPTIONS,
     SERVER_OPTIONS,
-    STORE_OPTIONS,
     default_text,
 )
+from penstock.cli.store_setting_options import STORE_OPTIONS
 from penstock.config.agent_validation import AGENT_RANGES, SANDBOX_RANGES
 from penstock.config.validation import (
     ENGINE_RANGES,

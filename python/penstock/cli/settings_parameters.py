@@ -22,9 +22,9 @@ from penstock.cli.settings_options import (
     MODEL_OPTIONS,
     MODEL_PANEL,
     SERVE_OPTIONS,
-    STORE_OPTIONS,
     default_text,
 )
+from penstock.cli.store_setting_options import STORE_OPTIONS
 from penstock.config import (
     AgentSettings,
     EngineSettings,

@@ -24,8 +24,8 @@ from penstock.cli.settings_options import (
     MODEL_OPTIONS,
     SERVE_OPTIONS,
     SERVER_OPTIONS,
-    STORE_OPTIONS,
 )
+from penstock.cli.store_setting_options import STORE_OPTIONS
 from penstock.config import (
     AgentSettings,
     EngineSettings,

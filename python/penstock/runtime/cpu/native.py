@@ -124,7 +124,12 @@ class NativeBackend:
         max_blocks = -(-memory.max_model_len // memory.cache.block_size)
         max_samples = min(max_rows + MAX_DRAFT_TOKENS, memory.step_tokens)
         sizes = (memory.step_tokens, max_rows, max_samples, max_blocks)
-        recorder = self._ops.recorder(*sizes, adapters=slots is not None, media=media)
+        recorder = self._ops.recorder(
+            *sizes,
+            adapters=slots is not None,
+            media=media,
+            states=self._decoder.spec.is_recurrent,
+        )
         logits = self._decoder.forward(recorder, recorder.inputs, self.caches, slots, self.states)
         return recorder, logits
 

@@ -183,6 +183,11 @@ def _plan_steps(
         layers=spec.caches,
         item_bytes=cache_item_bytes(settings),
     )
+    if spec.is_recurrent and settings.cpu_kv_cache_memory_mb:
+        raise ModelError(
+            f"cpu_kv_cache_memory_mb is {settings.cpu_kv_cache_memory_mb}; for a model with"
+            " recurrent layers it must be 0"
+        )
     cpu_blocks, max_saves_per_step = _cpu_blocks(settings, one_block.size_bytes)
     adapter_bytes = lora_bytes(spec, settings, free_bytes)
 
