@@ -89,6 +89,34 @@ def is_token_major(cache: LayerCache[torch.Tensor]) -> bool:
     )
 
 
+def allocate_latent_cache(
+    blocks: int, block_size: int, latent: int, rotated: int, dtype: torch.dtype, device: str
+) -> LayerCache[torch.Tensor]:
+    """Allocate the zeroed cache of one layer with latent attention (`kernels.latent_ops`). Values
+    are a view of keys: the first `latent` elements of each."""
+    keys = torch.zeros(blocks, 1, block_size, latent + rotated, dtype=dtype, device=device)
+    return latent_cache_of(keys, latent)
+
+
+def latent_cache_of(pool: torch.Tensor, latent: int) -> LayerCache[torch.Tensor]:
+    """Return the latent cache in `pool` [B, 1, P, latent + rotated], whose blocks may be apart."""
+    return LayerCache(pool.transpose(2, 3), pool[..., :latent])
+
+
+def is_latent_cache(cache: LayerCache[torch.Tensor]) -> bool:
+    """Return whether the cache has the strides that GPU kernels of latent attention require: keys
+    token by token, and values either likewise or a view of the keys. The kernels read only keys."""
+    width, latent = cache.keys.shape[2], cache.values.shape[3]
+    (of_keys, *keys), (of_values, *values) = cache.keys.stride(), cache.values.stride()
+    row = width if cache.values.data_ptr() == cache.keys.data_ptr() else latent
+    return (
+        cache.key_scales is None
+        and keys[1:] == [1, width]
+        and values[1:] == [row, 1]
+        and of_keys % ALIGNED_ELEMENTS == of_values % ALIGNED_ELEMENTS == 0
+    )
+
+
 def _window(keys: torch.Tensor, values: torch.Tensor) -> LayerCache[torch.Tensor]:
     if keys.dtype != torch.float8_e4m3fn:
         return LayerCache(keys.transpose(2, 3), values)

@@ -26,6 +26,12 @@ def attention_partial_floats(heads: int, kv_heads: int, dim: int, max_context: i
     `dim`: head dimension. `max_context`: most tokens that a block table can hold.
     """
 
+def latent_partial_floats(heads: int, latent: int, max_context: int) -> int:
+    """Return the number of floats in the `partials` tensor of the kernel `latent_attention`.
+
+    `max_context`: most tokens that a block table can hold.
+    """
+
 def phase_overhead_s(pool: ThreadPool, tasks: int, rounds: int) -> float:
     """Return the mean seconds of a phase of `tasks` empty tasks, over `rounds` phases. Used by the
     thread pool benchmark."""
@@ -190,9 +196,10 @@ class MatrixSource:
 class PackedExperts:
     """The packed experts of a mixture-of-experts layer.
 
-    `gate_up`: two parts per expert, gate and up; may have biases.
+    `gate_up`: two parts per expert, gate and up, or only up; may have biases.
     `down`: one part per expert; may have biases.
-    `activation`: "silu" or "swiglu_oai".
+    `activation`: "silu", "gelu_tanh", "relu_squared" or "swiglu_oai", which needs gates.
+    `shares_scale`: whether shares scale the "output" or the "input" of experts.
     `row_bytes`, `inner_bytes`: bytes of a quantized input row of `gate_up` and of `down`.
 
     Raises ValueError if the parts differ in shape.
@@ -202,7 +209,11 @@ class PackedExperts:
     inner_bytes: int
     size_bytes: int
     def __init__(
-        self, gate_up: PackedLinear, down: PackedLinear, activation: str = "silu"
+        self,
+        gate_up: PackedLinear,
+        down: PackedLinear,
+        activation: str = "silu",
+        shares_scale: str = "output",
     ) -> None: ...
     @property
     def shape(self) -> tuple[int, int, int]:
