@@ -7,8 +7,9 @@ The names of tensors are those of the `gguf` package. The other facts are those 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -24,22 +25,40 @@ ARCHITECTURES = {
     "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
     "granitemoehybrid": gguf.MODEL_ARCH.GRANITE_HYBRID,
     "falcon_h1": gguf.MODEL_ARCH.FALCON_H1,
+    "nemotron_h": gguf.MODEL_ARCH.NEMOTRON_H,
 }
 Named = Iterator[tuple[str, np.ndarray]]
 
 
-def convert(folder: Path, path: Path, kind: str = "F32", mtp_layers: int = 0) -> None:
-    """Write the model of `folder` to `path`. `kind`: the type of matrices. `mtp_layers`: layers
-    that predict further tokens, of random numbers, which the converter appends."""
+def convert(
+    folder: Path,
+    path: Path,
+    kind: str = "F32",
+    mtp_layers: int = 0,
+    changed_keys: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Write the model of `folder` to `path`.
+
+    - `kind`: the type of matrices.
+    - `mtp_layers`: layers that predict further tokens, which the converter appends.
+    - `changed_keys`: keys with other values than the converter writes.
+    """
     config = json.loads((folder / "config.json").read_text())
     arch = ARCHITECTURES[config["model_type"]]
+    if arch == gguf.MODEL_ARCH.NEMOTRON_H and "moe" in config["layers_block_type"]:
+        arch = gguf.MODEL_ARCH.NEMOTRON_H_MOE
     writer = gguf.GGUFWriter(str(path), gguf.MODEL_ARCH_NAMES[arch])
+    config.setdefault("num_hidden_layers", len(config.get("layers_block_type", ())))
     count = config["num_hidden_layers"] + mtp_layers
     write_common_keys(writer, config, count)
     if mtp_layers:
         writer.add_nextn_predict_layers(mtp_layers)
     family = FAMILIES[config["model_type"]](config)
     family.keys(writer)
+    for key, value in changed_keys.items():
+        writer.kv_data[0].pop(key, None)
+        add = writer.add_array if isinstance(value, list) else writer.add_uint32
+        add(key, value)
     names = gguf.get_tensor_name_map(arch, count)
     for stored, tensor in merged_experts(load_file(folder / "model.safetensors")):
         for name, values in family.tensors(stored, tensor):
@@ -64,11 +83,13 @@ def write_common_keys(writer: gguf.GGUFWriter, config: dict[str, Any], count: in
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    rope = config["rope_parameters"]
-    writer.add_rope_freq_base(rope["rope_theta"])
+    rope = config.get("rope_parameters", {})
+    if "rope_theta" in rope:
+        writer.add_rope_freq_base(rope["rope_theta"])
     if "mrope_section" in rope:
         writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
-    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", config.get("norm_eps")))
+    keys = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
+    writer.add_layer_norm_rms_eps(next(config[key] for key in keys if key in config))
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
@@ -222,9 +243,9 @@ class _Mamba:
             name = name.removesuffix(".dt_bias") + ".dt_proj.bias"
         elif "conv1d.weight" in name:
             values = values.squeeze()
-        elif name.endswith(("mamba.A_log", "mamba.D")):
+        elif name.endswith((".A_log", ".D")):
             values = values.reshape(-1, 1)
-        elif name.endswith("mamba.norm.weight"):
+        elif name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
             values = values.reshape(self.groups, -1)
         yield name, -np.exp(values) if name.endswith(".A_log") else values
 
@@ -295,6 +316,50 @@ class _Falcon(_Mamba):
         yield from super().tensors(name, values)
 
 
+class _Nemotron(_Mamba):
+    """One block per layer, which the arrays of KV heads and of feed-forward lengths tell."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.groups = config["n_groups"]
+
+    def keys(self, writer: gguf.GGUFWriter) -> None:
+        config, kinds = self.config, self.config["layers_block_type"]
+        for key in (gguf.Keys.Attention.HEAD_COUNT_KV, gguf.Keys.LLM.FEED_FORWARD_LENGTH):
+            writer.kv_data[0].pop(key.format(arch=writer.arch))
+        heads = config["num_key_value_heads"]
+        writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in kinds])
+        writer.add_ssm_conv_kernel(config["conv_kernel"])
+        writer.add_ssm_state_size(config["ssm_state_size"])
+        writer.add_ssm_group_count(self.groups)
+        writer.add_ssm_inner_size(config["mamba_num_heads"] * config["mamba_head_dim"])
+        writer.add_ssm_time_step_rank(config["mamba_num_heads"])
+        writer.add_rope_scaling_finetuned(False)
+        sparse = "moe" in kinds
+        length = config["moe_intermediate_size" if sparse else "intermediate_size"]
+        writer.add_feed_forward_length([length if kind in ("moe", "mlp") else 0 for kind in kinds])
+        if not sparse:
+            return
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_shared_feed_forward_length(config["moe_shared_expert_intermediate_size"])
+        writer.add_expert_count(config["n_routed_experts"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_group_count(config["n_group"])
+
+    def tensors(self, name: str, values: np.ndarray) -> Named:
+        for part in ("q", "k"):
+            if f".{part}_proj." in name:
+                heads = "num_attention_heads" if part == "q" else "num_key_value_heads"
+                values = interleave(values, self.config[heads])
+        if ".mixer.experts." in name:
+            name = name.replace("backbone.", "model.").replace(".mixer.", ".mlp.")
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        yield from super().tensors(name, values)
+
+
 FAMILIES: dict[str, Any] = {
     "qwen3_5_text": _Delta,
     "qwen3_5_moe_text": _Delta,
@@ -303,4 +368,5 @@ FAMILIES: dict[str, Any] = {
     "lfm2_moe": _ShortConv,
     "granitemoehybrid": _Granite,
     "falcon_h1": _Falcon,
+    "nemotron_h": _Nemotron,
 }

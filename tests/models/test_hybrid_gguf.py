@@ -18,6 +18,7 @@ from hybrid_models import (
     GRANITE,
     MAMBA,
     MULTIPLIERS,
+    NEMOTRON,
     PLAIN_DELTA,
     PROMPT,
     SHORT_CONV,
@@ -27,6 +28,9 @@ from hybrid_models import (
 
 TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
 EVERY_FOURTH = {"layer_types": ["linear_attention"] * 3 + ["full_attention"]}
+
+UNLIMITED = {"time_step_min": 1e-9}
+"""GGUF files have no least time step."""
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_5 with tiled heads": ("Qwen3_5", DELTA | EVERY_FOURTH),
@@ -46,6 +50,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite 4 without experts, with one group": (
         "GraniteMoeHybrid",
         MAMBA | GRANITE | {"num_local_experts": 0, "mamba_n_groups": 1, "intermediate_size": 48},
+    ),
+    "nemotron_h with experts": (
+        "NemotronH",
+        NEMOTRON | {"hybrid_override_pattern": "M*EM*E", "routed_scaling_factor": 2.5} | UNLIMITED,
+    ),
+    "nemotron_h without experts": (
+        "NemotronH",
+        NEMOTRON | {"hybrid_override_pattern": "M*-M--"} | UNLIMITED,
     ),
     "falcon_h1": ("FalconH1", MAMBA | FALCON | MULTIPLIERS),
     "falcon_h1 with a norm": (

@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("Lfm2", SHORT_CONV),
     "lfm2 tied, with biases and more taps": (
         "Lfm2",
-        SHORT_CONV | {"tie_word_embeddings": True, "conv_bias": True, "conv_L_cache": 5},
+        SHORT_CONV | {"tie_word_embeddings": True, "conv_bias": True, "conv_L_cache": 4},
     ),
     "lfm2 with a feed-forward of two thirds": (
         "Lfm2",

@@ -90,6 +90,7 @@ std::vector<SignatureRow> recurrent_kernels() {
         {"sigmoid_mul",
          "x float32 [T, W]; gate float32 [T, gate_columns]; write out float32 [T, W]",
          ObjectKind::none, gate_refusal},
+        {"silu_gate", "x float32 [T, W]; gate float32 [T, W]; write out float32 [T, W]"},
         {"add", "x float32 [T, W]; y float32 [T, W]; write out float32 [T, W]"},
         {"relu_squared", "x float32 [T, F]; write out float32 [T, F]"},
     };

@@ -6,6 +6,7 @@
 //                                             their own
 //                                   reals:    eps
 //   sigmoid_mul   tensors: x [T, W], gate [T, W] or [T, 1], out [T, W]
+//   silu_gate     tensors: x [T, W], gate [T, W], out [T, W]
 //   add           tensors: x [T, W], y [T, W], out [T, W]
 //   relu_squared  tensors: x [T, F], out [T, F]
 //
@@ -94,6 +95,19 @@ void sigmoid_mul_run(const Arguments& call, int, int64_t task, Workspace&) {
     });
 }
 
+void silu_gate_run(const Arguments& call, int, int64_t task, Workspace&) {
+    const TensorView& x = call.tensor[0];
+    const int64_t width = x.shape[1];
+    Tasks::each(task, x.shape[0], width, [&](int64_t row) {
+        const float* from = x.row<float>(row);
+        float* to = call.tensor[2].row<float>(row);
+        silu_row(call.tensor[1].row<float>(row), width, to);
+        each_vector(width, [&](int64_t i, int n) {
+            store_lanes(to + i, load_lanes(from + i, n) * load_lanes(to + i, n), n);
+        });
+    });
+}
+
 void add_run(const Arguments& call, int, int64_t task, Workspace&) {
     const TensorView& x = call.tensor[0];
     const int64_t width = x.shape[1];
@@ -127,6 +141,7 @@ constexpr Kernel kGatedRowKernels[] = {
     {"gate_then_norm", one_phase, gated_rows::tasks, gated_rows::gate_then_norm_run, no_workspace,
      true},
     {"sigmoid_mul", one_phase, gated_rows::tasks, gated_rows::sigmoid_mul_run, no_workspace, true},
+    {"silu_gate", one_phase, gated_rows::tasks, gated_rows::silu_gate_run, no_workspace, true},
     {"add", one_phase, gated_rows::tasks, gated_rows::add_run, no_workspace, true},
     {"relu_squared", one_phase, gated_rows::tasks, gated_rows::relu_squared_run, no_workspace,
      true},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,11 +29,15 @@ def read_json(path: Path, kind: type[T], limit_bytes: int = MAX_JSON_BYTES) -> T
 
 
 def decode_json(data: bytes, kind: type[T], where: str) -> T:
-    """Decode the JSON text `data` to the type `kind`. Raises ModelError that starts with
-    `where`."""
+    """Decode the JSON text `data` to the type `kind`. Numbers may be Infinity, which Python writes
+    to configs. Raises ModelError that starts with `where`."""
     try:
+        if b"Infinity" in data:
+            return msgspec.convert(json.loads(data), kind)
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ModelError(f"{where}: {error}") from None
+    except json.JSONDecodeError as error:
+        raise ModelError(f"{where}: JSON is malformed: {error}") from None
     except UnicodeDecodeError:
         raise ModelError(f"{where}: not UTF-8") from None

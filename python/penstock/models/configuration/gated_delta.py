@@ -59,11 +59,6 @@ def delta_decoder(config: DeltaConfig, where: str, layout: DeltaLayout) -> Decod
         norm_eps=config.rms_norm_eps,
         layout=layout,
     )
-    if net.groups < 1 or net.heads < 1 or net.heads % net.groups:
-        raise ModelError(
-            f"{where}: linear_num_value_heads {net.heads} is not a multiple of"
-            f" linear_num_key_heads {net.groups}"
-        )
     layers = tuple(
         LayerSpec(mixer=net) if kind == "delta" else LayerSpec() for kind in _kinds(config, where)
     )

@@ -3,6 +3,7 @@ dense. Which tensors a router and the shared experts have, the file's tensors te
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -35,19 +36,21 @@ def gguf_mixtures(
     *,
     renormalize: bool = True,
     best_of_group: int = 2,
+    sparse: Sequence[bool] | None = None,
 ) -> DecoderSpec:
     """Return `plain`, whose layers are all mixtures, with the dense layers and with the router and
     the shared experts that the file describes.
 
     - `scoring`, `renormalize`: if the file has no key for them.
     - `best_of_group`: see `Routing`.
+    - `sparse`: for each layer whether it is a mixture; None: the file has keys for it.
 
     Raises ModelError naming the key or tensor at fault.
     """
     experts = plain.layers[0].experts
     if experts is None:
         raise ModelError(f"{file.path}: {plain.architecture}.expert_count is missing")
-    sparse = _sparse_layers(file, plain)
+    sparse = _sparse_layers(file, plain) if sparse is None else list(sparse)
     if not any(sparse):
         return replace(plain, layers=tuple(replace(own, experts=None) for own in plain.layers))
     prefix = f"blk.{sparse.index(True)}."

@@ -43,11 +43,6 @@ def mamba_of(config: MambaConfig, where: str, inner: int | None = None) -> Mamba
         head_dim = inner // heads
     if head_dim != inner // heads:
         raise ModelError(f"{where}: mamba_d_head {head_dim} must be {inner // heads}")
-    if config.mamba_n_groups < 1 or heads % config.mamba_n_groups:
-        raise ModelError(
-            f"{where}: mamba_n_heads {heads} is not a multiple of mamba_n_groups"
-            f" {config.mamba_n_groups}"
-        )
     return Mamba2Spec(
         heads=heads,
         head_dim=inner // heads,

@@ -94,13 +94,6 @@ def _refuse(config: Config, where: str) -> None:
         given = getattr(config, key)
         if given != value:
             raise ModelError(f"{where}: {key} {given!r} is not supported, only {value!r}")
-    if config.mamba_num_heads < 1 or config.n_groups < 1:
-        raise ModelError(f"{where}: mamba_num_heads and n_groups must be positive")
-    if config.mamba_num_heads % config.n_groups:
-        raise ModelError(
-            f"{where}: mamba_num_heads {config.mamba_num_heads} is not a multiple of n_groups"
-            f" {config.n_groups}"
-        )
 
 
 def _kinds(config: Config, where: str) -> list[str]:
@@ -143,8 +136,6 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     one with KV heads has attention, and another one has Mamba2."""
     architecture = file.text("general.architecture")
     plain = gguf_decoder_spec(file, family_keys=EXPERT_KEYS)
-    if plain.layers[0].experts is not None:
-        plain = gguf_mixtures(file, plain, "sigmoid", renormalize=False)
     count = len(plain.layers)
     heads = gguf_per_layer(file, f"{architecture}.attention.head_count_kv", count)
     lengths = gguf_per_layer(file, f"{architecture}.feed_forward_length", count)
@@ -153,6 +144,9 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
             f"{file.path}: {architecture}.attention.head_count_kv and"
             f" {architecture}.feed_forward_length must have one number per layer"
         )
+    if plain.layers[0].experts is not None:
+        sparse = [length > 0 for length in lengths]
+        plain = gguf_mixtures(file, plain, "sigmoid", renormalize=False, sparse=sparse)
     mamba = LayerSpec(mixer=gguf_mamba(file, plain.norm_eps), blocks="mixer")
     layers = []
     for layer, own_heads, length in zip(plain.layers, heads, lengths, strict=True):

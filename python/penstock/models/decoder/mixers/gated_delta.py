@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from penstock.kernels.weights import Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.mixer import CacheSize, LayerTensors, Vector
-from penstock.models.decoder.mixers.sizes import check_state
+from penstock.models.decoder.mixers.sizes import GGUF_KEYS, StateKeys, check_state
 from penstock.quant.weight_slices import split_rows, take_column_blocks, take_rows
 
 if TYPE_CHECKING:
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
 Tensor = TypeVar("Tensor")
 Order = npt.NDArray[np.intp]
+
+_KEYS: Final = StateKeys(
+    taps="linear_conv_kernel_dim",
+    groups="linear_num_key_heads",
+    heads="linear_num_value_heads",
+    key_dim="linear_key_head_dim",
+    value_dim="linear_value_head_dim",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,8 @@ class GatedDeltaSpec:
 
     def check(self, spec: DecoderSpec, where: str) -> None:
         """See MixerSpec."""
-        check_state(self.state, where)
+        keys = _KEYS if self.layout.form == "folder" else GGUF_KEYS
+        check_state(self.state, keys, where)
         if not self.norm_eps > 0 or not 0 < self.beta_scale <= 2:
             raise ModelError(f"{where}: norm eps {self.norm_eps} of a mixer must be above 0")
 

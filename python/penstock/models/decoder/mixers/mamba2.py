@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.mixer import CacheSize, LayerTensors, Vector
-from penstock.models.decoder.mixers.sizes import check_state
+from penstock.models.decoder.mixers.sizes import GGUF_KEYS, StateKeys, check_state
 from penstock.quant.weight_slices import scaled, split_rows
 
 if TYPE_CHECKING:
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 
 Tensor = TypeVar("Tensor")
 
+_KEYS: Final = StateKeys(
+    taps="mamba_d_conv (conv_kernel)",
+    groups="mamba_n_groups (n_groups)",
+    heads="mamba_n_heads (mamba_num_heads)",
+    key_dim="mamba_d_state (ssm_state_size)",
+    value_dim="mamba_d_head (mamba_head_dim)",
+)
 PLAIN = (1.0, 1.0, 1.0, 1.0, 1.0)
 
 
@@ -112,7 +119,7 @@ class Mamba2Spec:
 
     def check(self, spec: DecoderSpec, where: str) -> None:
         """See MixerSpec."""
-        check_state(self.state, where)
+        check_state(self.state, _KEYS if self.form == "folder" else GGUF_KEYS, where)
         if self.norm_eps <= 0:
             raise ModelError(f"{where}: norm eps {self.norm_eps} of a mixer must be above 0")
         least, most = self.dt_limits

@@ -14,7 +14,7 @@ from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.mixer import CacheSize, LayerTensors, Vector
-from penstock.models.decoder.mixers.sizes import check_state
+from penstock.models.decoder.mixers.sizes import StateKeys, check_state
 
 if TYPE_CHECKING:
     from penstock.models.decoder.spec import DecoderSpec
@@ -69,7 +69,8 @@ class ShortConvSpec:
 
     def check(self, spec: DecoderSpec, where: str) -> None:
         """See MixerSpec."""
-        check_state(self.state, where)
+        key = "conv_L_cache" if self.form == "folder" else "shortconv.l_cache"
+        check_state(self.state, StateKeys(key), where)
 
     def shapes(self, spec: DecoderSpec) -> Mapping[str, Shape]:
         """See MixerSpec."""
