@@ -37,11 +37,11 @@ async def test_a_person_approves_a_call_and_saves_its_file(tmp_path, monkeypatch
 
 
 async def test_a_denied_call_does_not_run():
-    async with agent_server([python("print(6 * 7)"), "No."], ASKING) as server:
+    async with agent_server([python("print(271 * 829)"), "No."], ASKING) as server:
         backend = await connect(server.serving.url, None)
         conversation, out = Conversation({"tools": {"code": True}}), io.StringIO()
         screen = Screen(Console(file=out, width=100, _environ={}))
         reader = ScriptedReader(["count"], ["n not now"])
         await Chat(backend, conversation, reader, screen).talk()
         await backend.close()
-    assert "42" not in out.getvalue() and "not now" in server.prompts[1]
+    assert "224659" not in out.getvalue() and "not now" in server.prompts[1]
