@@ -263,7 +263,8 @@ def gated_delta_rule(
     def new_value(
         token: int, tile: _OpenTile, key: torch.Tensor, decayed: torch.Tensor
     ) -> torch.Tensor:
-        return beta[token][:, None] * (values[token] - tile.read(key, decayed))
+        value: torch.Tensor = beta[token][:, None] * (values[token] - tile.read(key, decayed))
+        return value
 
     operands = (keys, queries / key_dim**0.5, logs.to(x.dtype))
     return _scan(inputs, state, operands, new_value).flatten(1).to(qkv.dtype)
@@ -296,4 +297,5 @@ def state_space_scan(
     steps = softplus(dt.to(rows.dtype) + constants[1]).clamp(*dt_limits).to(rows.dtype)
     logs = (-constants[0] * steps).to(rows.dtype)
     out = _scan(inputs, state, (b, c, logs), lambda token, *_: steps[token][:, None] * x[token])
-    return (out + constants[2][:, None] * x).flatten(1).to(xbc.dtype)
+    skipped: torch.Tensor = constants[2][:, None] * x
+    return (out + skipped).flatten(1).to(xbc.dtype)

@@ -12,7 +12,7 @@ from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def _norm(x: torch.Tensor, eps: float, groups: int) -> torch.Tensor:
-    parts = x.unflatten(-1, (groups, -1))
+    parts: torch.Tensor = x.unflatten(-1, (groups, -1))
     return (parts / torch.sqrt(parts.square().mean(-1, keepdim=True) + eps)).flatten(-2)
 
 

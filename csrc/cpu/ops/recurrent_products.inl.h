@@ -81,7 +81,7 @@ PENSTOCK_INLINE void product_panel(const float* const* vectors, int64_t rows,
                                    const StateMatrix& matrix, int64_t depth, int64_t count,
                                    float* to, int64_t to_stride) {
     int64_t r = 0;
-    if constexpr (columns == kBlockVectors) {
+    if constexpr (columns <= kBlockVectors) {
         for (; r + kBlockRows <= rows; r += kBlockRows)
             product_block<kBlockRows, columns, whole>(vectors + r, matrix, depth, count,
                                                       to + r * to_stride, to_stride);
@@ -94,16 +94,18 @@ PENSTOCK_INLINE void product_panel(const float* const* vectors, int64_t rows,
                                          to_stride);
 }
 
-// Calls f.template operator()<vectors, whole>(first column, number of columns) for panels of at
-// most `vectors` vectors that cover the columns.
+// Calls f.template operator()<vectors, whole>(first column, number of columns) for panels of
+// `vectors` vectors, then of half as many, and so on, that cover the columns from d on.
 template <int vectors, class Function>
-PENSTOCK_INLINE void each_panel(int64_t columns, const Function& f) {
+PENSTOCK_INLINE void each_panel(int64_t columns, const Function& f, int64_t d = 0) {
     constexpr int64_t width = vectors * kLanes;
-    int64_t d = 0;
     for (; d + width <= columns; d += width)
         f.template operator()<vectors, true>(d, width);
-    if (d < columns)
-        f.template operator()<vectors, false>(d, columns - d);
+    if constexpr (vectors > 1) {
+        each_panel<vectors / 2>(columns, f, d);
+    } else if (d < columns) {
+        f.template operator()<1, false>(d, columns - d);
+    }
 }
 
 // Computes the product of `rows` vectors [depth] and the matrix [depth, columns]: row r to
