@@ -126,6 +126,8 @@ def _latent_keys(config: Any, joined: bool) -> Iterator[tuple[str, Any]]:
         yield "attention.value_length", rank
         yield "attention.key_length_mla", query
         yield "attention.value_length_mla", config.v_head_dim
+    if config.rope_parameters.get("llama_4_scaling_beta"):
+        yield "attention.temperature_scale", config.rope_parameters["llama_4_scaling_beta"]
     if config.rope_parameters.get("mscale_all_dim"):
         multiplier = 0.1 * config.rope_parameters["mscale_all_dim"]
         yield "rope.scaling.yarn_log_multiplier", multiplier

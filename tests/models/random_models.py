@@ -30,12 +30,17 @@ def random_model(name: str, options: dict[str, Any]) -> Any:
     config = getattr(transformers, f"{name}Config")(**(SMALL | options))
     config._attn_implementation = "eager"
     torch.manual_seed(0)
-    model = getattr(transformers, f"{name}ForCausalLM")(config).float().eval()
-    with torch.no_grad():
-        for key, values in model.state_dict().items():
-            if values.ndim and not key.endswith("inv_freq"):
-                norm = key.endswith("norm.weight") and values.ndim == 1
-                values.normal_(1.0 if norm else 0.0, 0.15)
+    return randomize(getattr(transformers, f"{name}ForCausalLM")(config).float().eval())
+
+
+@torch.no_grad()
+def randomize(model: Any) -> Any:
+    """Draw all weights and buffers of `model` except the frequencies of rotations, and return
+    it."""
+    for key, values in model.state_dict().items():
+        if values.ndim and not key.endswith("inv_freq"):
+            norm = key.endswith("norm.weight") and values.ndim == 1
+            values.normal_(1.0 if norm else 0.0, 0.15)
     return model
 
 

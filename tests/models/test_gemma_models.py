@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,10 @@ from gemma_export import export
 from gemma_models import CASES, build
 
 from penstock import _native
-from penstock.base.errors import ModelError
 from penstock.kernels.native import NativeOps, plan_arguments
 from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.models.decoder.decoder import Decoder
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.families.registry import spec_of_folder
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import load_model
 

@@ -12,9 +12,10 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import transformers
 from decoder_stepper import Stepper, load_decoder
 from gguf_expert_export import export_experts
-from random_models import PROMPT, TOLERANCE, expected_logits, random_model
+from random_models import PROMPT, SMALL, TOLERANCE, expected_logits, random_model, randomize
 from safetensors.numpy import load_file, save_file
 
 from penstock.base.errors import ModelError
@@ -43,6 +44,8 @@ YARN = {
     "mscale": 0.707,
     "mscale_all_dim": 0.707,
 }
+GROWING = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 8}
+GROWING |= {"llama_4_scaling_beta": 0.3}
 LITE = MLA | {"q_lora_rank": None, "first_k_dense_replace": 1}
 GROUPS = {"n_group": 4, "topk_group": 2}
 V3 = MLA | GROUPS | {"first_k_dense_replace": 1}
@@ -70,6 +73,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4 moe lite with dense layers": (
         "Glm4MoeLite",
         MLA | {"mlp_layer_types": ["sparse", "dense", "sparse"], "n_shared_experts": 1},
+    ),
+    "mistral4": ("Mistral4", MLA | {"rope_parameters": GROWING}),
+    "mistral4 with groups and without growth": (
+        "Mistral4",
+        MLA
+        | GROUPS
+        | {
+            "rope_parameters": GROWING | {"llama_4_scaling_beta": 0.0},
+            "first_k_dense_replace": 1,
+        },
     ),
 }
 
@@ -111,6 +124,7 @@ def test_chunks_and_batches_give_the_logits_of_transformers(saved: tuple[Path, A
         "deepseek v3",
         "kimi k2",
         "glm4 moe lite",
+        "mistral4",
     ],
 )
 def test_gguf_gives_the_logits_of_transformers(tmp_path: Path, case: str, joined: bool) -> None:
@@ -177,6 +191,36 @@ def test_float_matrices_are_counted_as_they_are_stored(tmp_path: Path, kind: str
     assert model.weights.packed_bytes(size_bytes) == decoder.weight_bytes + vectors
     widened = 3 * 4 * 32 * 64 * (2 - 18 / 32) if kind == "Q4_0" else 0
     assert model.extra_bytes == widened
+
+
+def test_fused_gates_and_ups_of_gguf_are_split(tmp_path: Path) -> None:
+    model = random_model(*CASES["mistral4"])
+    export_experts(model, tmp_path / "m.gguf", fused=True)
+    logits = Stepper(*load_decoder(tmp_path / "m.gguf")).step({0: PROMPT}, all_rows=True)
+    torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)
+
+
+def test_mistral4_in_a_multimodal_folder_gives_the_logits_of_transformers(tmp_path: Path) -> None:
+    text = {**SMALL, **CASES["mistral4"][1], "model_type": "mistral4"}
+    vision = {
+        "model_type": "pixtral",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "head_dim": 16,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    config = transformers.Mistral3Config(
+        text_config=text, vision_config=vision, image_token_index=63, tie_word_embeddings=False
+    )
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = randomize(transformers.Mistral3ForConditionalGeneration(config).float().eval())
+    model.save_pretrained(tmp_path)
+    logits = Stepper(*load_decoder(tmp_path)).step({0: PROMPT}, all_rows=True)
+    torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)
 
 
 def add_layer(folder: Path) -> int:
@@ -305,7 +349,7 @@ def test_unsupported_routing_of_deepseek_v2_is_named(
         ({"expert_group_used_count": 7}, "groups of a token 7 is not in 1..4"),
         ({"expert_count": 6}, "6 experts cannot be divided into 4 groups"),
         ({"nextn_predict_layers": 3}, "block_count 0 is not in"),
-        ({"attention.temperature_scale": 0.5}, "attention.temperature_scale 0.5 is not supported"),
+        ({"attention.temperature_scale": 0.5}, "temperature_scale 0.5 with a length of 0 is not"),
     ],
 )
 def test_metadata_of_latent_attention_that_do_not_fit_are_named(

@@ -1,5 +1,5 @@
-"""Reads the mixtures of experts of a GGUF file: routers, shared experts, and which layers are
-dense. Which tensors a router and the shared experts have, the file's tensors tell."""
+"""Reads the mixtures of experts of a GGUF file: routers, shared experts and dense layers. The names
+of the file's tensors tell whether routers have biases and whether shared experts have a gate."""
 
 from __future__ import annotations
 

@@ -7,14 +7,18 @@ import math
 from dataclasses import replace
 from typing import Final
 
+from penstock.base.errors import ModelError
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.gguf_experts import EXPERT_KEYS, gguf_mixtures
+from penstock.models.decoder.block_specs import LayerAttention, QueryScaling
 from penstock.models.decoder.mixers.latent_attention import LatentAttentionSpec
 from penstock.models.decoder.spec import DecoderSpec, RopeScaling, RopeSpec, YarnScaling
 from penstock.quant.gguf.gguf_file import GgufFile
 
 _KEYS: Final = EXPERT_KEYS | {
     "attention.value_length",
+    "attention.temperature_length",
+    "attention.temperature_scale",
     "rope.scaling.yarn_log_multiplier",
 }
 
@@ -25,7 +29,8 @@ def gguf_latent_spec(file: GgufFile) -> DecoderSpec:
     plain = gguf_decoder_spec(file, _KEYS)
     mixer = _mixer(file, architecture, plain)
     mixer.check_sizes(str(file.path))
-    layers = tuple(replace(layer, mixer=mixer) for layer in plain.layers)
+    attention = LayerAttention(query_scaling=_query_scaling(file, architecture, plain.rope))
+    layers = tuple(replace(layer, mixer=mixer, attention=attention) for layer in plain.layers)
     rope = replace(plain.rope, scaling=_scaling(file, architecture, plain.rope))
     spec = replace(
         plain,
@@ -74,7 +79,7 @@ def _mixer(file: GgufFile, architecture: str, plain: DecoderSpec) -> LatentAtten
 
 def _scale(file: GgufFile, architecture: str, rope: RopeSpec, query_dim: int) -> float:
     """Return the factor of scores, which with YaRN grows with the factor of the context."""
-    scale = max(query_dim, 1) ** -0.5
+    scale = 1 / math.sqrt(max(query_dim, 1))
     if not isinstance(rope.scaling, YarnScaling):
         return scale
     own = file.real(f"{architecture}.rope.scaling.attn_factor", 1.0)
@@ -88,6 +93,24 @@ def _scaling(file: GgufFile, architecture: str, rope: RopeSpec) -> RopeScaling |
         return rope.scaling
     own = file.real(f"{architecture}.rope.scaling.attn_factor", 1.0)
     return replace(rope.scaling, attention_factor=own)
+
+
+def _query_scaling(file: GgufFile, architecture: str, rope: RopeSpec) -> QueryScaling | None:
+    """Return the growth of queries with the position, or None."""
+    strength = file.real(f"{architecture}.attention.temperature_scale", 0.0)
+    if not strength:
+        return None
+    original = 0
+    if isinstance(rope.scaling, YarnScaling):
+        original = rope.scaling.original_context
+    key = f"{architecture}.attention.temperature_length"
+    period = file.integer(key, original)
+    if not 0 <= strength < 100 or period < 1:
+        raise ModelError(
+            f"{file.path}: {architecture}.attention.temperature_scale {strength} with a length of"
+            f" {period} is not supported"
+        )
+    return QueryScaling(strength, period)
 
 
 def _log_multiplier(file: GgufFile, architecture: str) -> float:

@@ -20,8 +20,8 @@ class HfExpertsConfig(HfConfig):
 
 
 class QwenExpertsConfig(HfExpertsConfig):
-    """The keys of Qwen's mixtures of experts. `decoder_sparse_step`: only the last of each so many
-    layers is a mixture. `mlp_only_layers`: further dense layers."""
+    """The keys of Qwen's mixtures of experts. `decoder_sparse_step`: only the last layer of each
+    group of this size is a mixture. `mlp_only_layers`: further dense layers."""
 
     moe_intermediate_size: int | None = None
     shared_expert_intermediate_size: int | None = None

@@ -78,9 +78,10 @@ def _rank(config: HfLatentConfig, where: str) -> int:
 def _scale(config: HfLatentConfig, spec: DecoderSpec, query_dim: int) -> float:
     """Return the factor of scores. With YaRN it grows with `mscale_all_dim`, so that softmax is as
     sharp as before scaling."""
-    scale = max(query_dim, 1) ** -0.5
+    scale = 1 / math.sqrt(max(query_dim, 1))
     rope = config.rope_scaling or config.rope_parameters or {}
     given = rope.get("mscale_all_dim")
     if not isinstance(spec.rope.scaling, YarnScaling) or not isinstance(given, (int, float)):
         return scale
-    return scale * (1 + 0.1 * given * math.log(max(spec.rope.scaling.factor, 1.0))) ** 2
+    growth = 0.1 * given * math.log(max(spec.rope.scaling.factor, 1.0))
+    return scale * (1 + growth) ** 2

@@ -101,9 +101,17 @@ _QWEN3_5: Final = {
     "intermediate_size": 12_288,
     "vocab_size": 248_320,
 }
+_MISTRAL4: Final = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "intermediate_size": 12_288,
+    "vocab_size": 131_072,
+}
 _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "llama": _VICUNA,
     "mistral": _VICUNA | {"intermediate_size": 14_336},
+    "mistral4": _MISTRAL4,
     "qwen2": _QWEN,
     "qwen3": _QWEN3_VL,
     "qwen2_vl_text": _QWEN2_VL,

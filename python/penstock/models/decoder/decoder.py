@@ -155,7 +155,8 @@ class Decoder(Generic[Tensor]):
             linear.first = self._first_linears[index]
             state = states[index] if states else None
             cache = caches[layer.cache]
-            step = LayerStep(ops, inputs, linear, cache, state, self._rope, rotation)
+            scales = self._query_scales[self.spec.layers[index].attention.query_scaling]
+            step = LayerStep(ops, inputs, linear, cache, state, self._rope, scales, rotation)
             if layer.altup is not None:
                 layer.altup.predict(ops, stream)
             mixed = self._mix(step, stream, layer, rows if index == gathering else None)

@@ -51,6 +51,7 @@ class LayerStep(Generic[Tensor]):
     - `cache`: the KV cache that the layer reads; None for a layer without attention.
     - `state`: the recurrent state of the layer; None for a layer without one.
     - `rope`: the RoPE table of the model.
+    - `query_scales`: the factor on the queries at each position, [positions]; None: 1.
     - `rotation`: the rotation by three positions per token; None for one position per token.
     """
 
@@ -60,4 +61,5 @@ class LayerStep(Generic[Tensor]):
     cache: LayerCache[Tensor] | None
     state: LayerState[Tensor] | None
     rope: Tensor
+    query_scales: Tensor | None
     rotation: Rotation[Tensor] | None

@@ -329,8 +329,8 @@ def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[st
 
 
 def _unfuse_experts(checkpoint: Checkpoint, spec: DecoderSpec) -> Checkpoint:
-    """Return the checkpoint with fused experts split as in other models. Those of gpt-oss have
-    gates and ups in turn."""
+    """Return the checkpoint with fused experts split as in other models. In gpt-oss, gates and ups
+    alternate."""
     if not _has_fused_experts(checkpoint):
         return checkpoint
     mixtures = {layer.experts for layer in spec.layers} - {None}

@@ -250,13 +250,14 @@ class LatentAttentionSpec:
         (q,) = weights.q.parts
         queries = slice(heads.start * self.query_dim, heads.stop * self.query_dim)
         values = slice(heads.start * self.value_dim, heads.stop * self.value_dim)
-        return replace(
+        part: LatentWeights = replace(
             weights,
             q=Linear((row_range(q, queries),)),
             keys=Linear(weights.keys.parts[heads]),
             values=Linear(weights.values.parts[heads]),
             out=columns(weights.out, values, "out"),
         )
+        return part
 
     def linear_weights(self, weights: Any) -> tuple[Linear, ...]:
         """See MixerSpec."""
@@ -289,7 +290,10 @@ class LatentAttention(Generic[Tensor]):
         )
         if self._q_norm is not None:
             x = ops.rms_norm(ops.linear(x, self._q_down), self._q_norm, spec.norm_eps)
-        q = ops.latent_query(ops.linear(x, self._q), step.rope, inputs, self._keys, spec.sizes)
+        q = ops.linear(x, self._q)
+        if step.query_scales is not None:
+            q = ops.scale_rows(q, step.query_scales, inputs.positions)
+        q = ops.latent_query(q, step.rope, inputs, self._keys, spec.sizes)
         latents = ops.latent_attention(q, inputs, cache, spec.sizes, spec.scale)
         return ops.head_linear(latents, self._values)
 
