@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from gguf_export import export_gguf
 from test_gguf_models import small_model
 
+from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.peft_folder import read_adapter
 from penstock.config import LoraSettings
 from penstock.kernels.weights import Dense
@@ -146,6 +148,20 @@ def test_adapter_rows_are_reordered_like_those_of_an_interleaved_base(
 ) -> None:
     """The family rotates neighbouring components in a part of each head."""
     assert_adapts(tmp_path, "Glm4", target_modules=targets)
+
+
+@pytest.mark.parametrize("name", ["Arcee", "Phi", "Starcoder2"])
+def test_adapter_of_a_feed_forward_without_a_gate_is_what_peft_merges(
+    tmp_path: Path, name: str
+) -> None:
+    assert_adapts(tmp_path, name, target_modules="all-linear")
+
+
+def test_adapter_of_a_gate_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
+    model = small_model("Llama", **SIZES)
+    save_random_adapter(model, tmp_path, r=4, target_modules=["gate_proj"])
+    with pytest.raises(AdapterRefused, match="the feed-forward of the model has no gate"):
+        read_adapter(tmp_path, replace(SMALL, gated=False), LoraSettings())
 
 
 def test_published_adapter_is_read(weights_dir: Path) -> None:

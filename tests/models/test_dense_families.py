@@ -14,6 +14,7 @@ from decoder_stepper import Stepper, load_decoder
 from gguf_export import export_gguf
 
 from penstock.base.errors import ModelError
+from penstock.models.decoder.block_specs import QueryScaling
 from penstock.models.families.registry import spec_of_folder
 
 PROMPT = [3, 17, 5, 60, 2, 9, 44, 31, 8, 8, 12, 50, 7, 23, 1, 40, 33, 6, 19, 28, 61, 4, 10]
@@ -48,6 +49,15 @@ LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
+}
+MINISTRAL3 = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 8,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.5,
 }
 ALPHA = {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 50.0, "factor": 1.0}
 
@@ -86,6 +96,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 1.0}},
     ),
     "gemma": ("Gemma", {"head_dim": 32, "tie_word_embeddings": True}),
+    "ministral3": ("Ministral3", {"head_dim": 32, "rope_parameters": MINISTRAL3}),
     "cohere": ("Cohere", {"tie_word_embeddings": True}),
     "cohere untied, with biases": ("Cohere", {"attention_bias": True, "logit_scale": 0.5}),
     "cohere2": ("Cohere2", WINDOWED | {"tie_word_embeddings": True}),
@@ -168,6 +179,14 @@ GGUF_KEYS: dict[str, dict[str, Any]] = {
     },
     "phi": {},
     "gemma": {},
+    "ministral3": {
+        "mistral3.rope.dimension_count": 32,
+        "mistral3.rope.scaling.type": "yarn",
+        "mistral3.rope.scaling.factor": 16.0,
+        "mistral3.rope.scaling.original_context_length": 8,
+        "mistral3.rope.scaling.yarn_log_multiplier": 1.0,
+        "mistral3.attention.temperature_scale": 0.5,
+    },
     "cohere": {"command-r.logit_scale": 0.0625, "command-r.rope.scaling.type": "none"},
     "cohere2": {
         "cohere2.logit_scale": 0.0625,
@@ -243,6 +262,7 @@ EDITED: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] =
         ("rope_parameters",),
         {"rope_scaling": ALPHA | {"type": "dynamic"}},
     ),
+    "ministral3, its rotation": ("Ministral3", {"head_dim": 32}, ("rope_parameters",), {}),
     "stablelm, partial rotation": (
         "StableLm",
         {},
@@ -266,6 +286,16 @@ def test_missing_keys_get_the_defaults_of_the_family(case: str, tmp_path: Path) 
     torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)
 
 
+def test_language_model_of_a_multimodal_ministral3_has_scaled_queries(tmp_path: Path) -> None:
+    text = transformers.Ministral3Config(**SMALL | {"head_dim": 32}).to_dict()
+    config = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    spec = spec_of_folder(tmp_path)
+    assert spec.architecture == "ministral3"
+    scalings = {layer.attention.query_scaling for layer in spec.layers}
+    assert scalings == {QueryScaling(0.1, 16_384)}
+
+
 @pytest.mark.parametrize(("name", "has", "message"), [
     ("Phi", {"qk_layernorm": True}, "qk_layernorm true is not supported"),
     ("Cohere", {"use_qk_norm": True}, "use_qk_norm true is not supported"),
@@ -275,6 +305,7 @@ def test_missing_keys_get_the_defaults_of_the_family(case: str, tmp_path: Path) 
     ("HunYuanDenseV1", {"rope_scaling": {"type": "dynamic"}}, "dynamic rope scaling"),
     ("HunYuanDenseV1", {"rope_scaling": {"type": "dynamic", "alpha": 0}}, "positive alpha"),
     ("Starcoder2", {"hidden_act": "silu"}, "silu is supported only in a feed-forward with a gate"),
+    ("Ministral3", {"rope_scaling": {"llama_4_scaling_beta": -1.0}}, "only as a positive number"),
     ("Olmo2", {"hidden_act": "relu2"}, "relu_squared is supported only without a gate"),
 ])  # fmt: skip
 def test_what_is_not_supported_is_refused_by_name(

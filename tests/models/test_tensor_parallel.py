@@ -64,6 +64,19 @@ GEMMA = replace(
     local_rope=RopeSpec(100.0, 32),
     layers=(LayerSpec(window=5), LayerSpec(), LayerSpec(window=5)),
 )
+PHI = replace(
+    LLAMA,
+    architecture="phi",
+    norm_kind="layer",
+    norm_bias=True,
+    qkv_bias=True,
+    output_bias=True,
+    mlp_bias=True,
+    head_bias=True,
+    parallel=True,
+    gated=False,
+    activation="gelu_tanh",
+)
 GPT_OSS = replace(
     LLAMA,
     architecture="gpt_oss",
@@ -107,6 +120,9 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
     "granite": (replace(LLAMA, embedding_scale=54.0, logit_scale=0.125, norm_eps=1e-3), "f32"),
     "a vocabulary of fewer rows than the ranks want": (replace(LLAMA, vocab_size=45), "f32"),
     "smollm3": (replace(LLAMA, layers=(LayerSpec(), LayerSpec(rotary=False))), "f32"),
+    "phi": (PHI, "f32"),
+    "hunyuan": (replace(LLAMA, qk_norm=True, qk_norm_form="rotated"), "f32"),
+    "arcee of Q8_0": (replace(LLAMA, gated=False, activation="relu_squared"), "q8_0"),
     "a mixture": (replace(LLAMA, layers=(MIXTURE, LayerSpec())), "f32"),
     "a mixture in every layer": (
         replace(LLAMA, intermediate_size=3, layers=(MIXTURE,) * 2),
@@ -385,6 +401,7 @@ def test_savings_of_8_bit_floats_are_those_of_the_shard() -> None:
         ({"num_heads": 12, "num_kv_heads": 6}, 4, "key-value heads 6 cannot be divided among 4"),
         ({"num_heads": 12, "num_kv_heads": 3}, 4, "key-value heads 3 cannot be divided among 4"),
         ({"intermediate_size": 102}, 4, "feed-forward width 102 cannot be divided among 4"),
+        ({"qk_norm": True, "qk_norm_form": "all"}, 2, "norms of all heads cannot be divided"),
         (
             {"layers": (LayerSpec(experts=ExpertsSpec(4, TWO, 34)),)},
             4,

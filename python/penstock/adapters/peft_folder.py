@@ -145,6 +145,8 @@ def _module(
         raise invalid_adapter(
             f"{key.module}: layer {key.layer} has no attention for which adapters are supported"
         )
+    if "gate" in key.projections and not spec.gated:
+        raise invalid_adapter(f"{key.module}: the feed-forward of the model has no gate")
     if not config.targets(key.module, key.layer):
         raise invalid_adapter(
             f"{key.module} is in {WEIGHTS_NAME}, but {CONFIG_NAME} does not target it"

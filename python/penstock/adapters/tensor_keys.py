@@ -22,6 +22,7 @@ BLOCKS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "k_proj": ("k",),
         "v_proj": ("v",),
         "o_proj": ("o",),
+        "dense": ("o",),  # Phi
         "qkv_proj": ("q", "k", "v"),
     },
     "mlp": {
@@ -29,6 +30,10 @@ BLOCKS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "up_proj": ("up",),
         "down_proj": ("down",),
         "gate_up_proj": ("gate", "up"),
+        "fc1": ("up",),  # Phi
+        "fc2": ("down",),
+        "c_fc": ("up",),  # Starcoder2
+        "c_proj": ("down",),
     },
 }
 _FACTOR: Final = re.compile(
