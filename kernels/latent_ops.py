@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.kernels.weights import Linear
+from penstock.kernels.weights import Dense, Linear
 
 if TYPE_CHECKING:
     from penstock.kernels.ops_interface import LayerCache, StepInputs
@@ -36,6 +36,17 @@ class LatentSizes:
     heads: int
     latent: int
     rotated: int
+
+
+def head_matrices(weight: Linear) -> tuple[Dense, ...]:
+    """Return the matrices of the heads. Raises ValueError unless all parts are dense and of one
+    shape, without bias."""
+    dense = tuple(part for part in weight.parts if isinstance(part, Dense))
+    if len(dense) < len(weight.parts) or len({part.shape for part in dense}) != 1:
+        raise ValueError("head_linear: the parts must be dense matrices of one shape")
+    if weight.bias is not None:
+        raise ValueError("head_linear: heads have no bias")
+    return dense
 
 
 class LatentOps(Protocol[Tensor]):

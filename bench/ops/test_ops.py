@@ -37,6 +37,9 @@ class PackedOnce:
     def pack_linear(self, weight: Any) -> Any:
         return self._once(self._ops.pack_linear, weight)
 
+    def pack_head_linear(self, weight: Any) -> Any:
+        return self._once(self._ops.pack_head_linear, weight)
+
     def pack_embedding(self, table: Any) -> Any:
         return self._once(self._ops.pack_embedding, table)
 

@@ -13,7 +13,9 @@ from penstock.kernels.registry import Inputs
 
 _LARGEST = 448.0  # the largest finite float8_e4m3fn
 
-_ACTIVATIONS = frozenset({"x", "residual", "qkv", "q", "gate_up", "gate", "gates", "xbc", "dt"})
+_ACTIVATIONS = frozenset(
+    {"x", "residual", "qkv", "kv", "q", "gate_up", "gate", "gates", "xbc", "dt"}
+)
 
 
 def as_gpu_inputs(inputs: Inputs, dtype: torch.dtype | None = None) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from penstock import _native
-from penstock.kernels.latent_ops import LatentSizes
+from penstock.kernels.latent_ops import LatentSizes, head_matrices
 from penstock.kernels.native.backend import CallBackend
 from penstock.kernels.native.pack import matrix_source
 from penstock.kernels.ops_interface import LayerCache, StepInputs
-from penstock.kernels.weights import Dense, Linear
+from penstock.kernels.weights import Linear
 
 Tensor = TypeVar("Tensor")
 
@@ -20,12 +20,7 @@ class LatentBackendOps(Generic[Tensor]):
     _backend: CallBackend[Tensor]
 
     def pack_head_linear(self, weight: Linear) -> Any:
-        shapes = {part.shape for part in weight.parts if isinstance(part, Dense)}
-        if len(shapes) != 1 or not all(isinstance(part, Dense) for part in weight.parts):
-            raise ValueError("head_linear: the parts must be dense matrices of one shape")
-        if weight.bias is not None:
-            raise ValueError("head_linear: heads have no bias")
-        parts = [matrix_source(part) for part in weight.parts]
+        parts = [matrix_source(part) for part in head_matrices(weight)]
         return _native.PackedLinear(
             self._backend.kernels, self._backend.pool, parts, None, "products"
         )

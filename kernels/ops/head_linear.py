@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from penstock.kernels.cases.random_inputs import RandomInputs
+from penstock.kernels.latent_ops import head_matrices
 from penstock.kernels.ops.dequantize import dequantize
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
-from penstock.kernels.weights import Dense, FloatName, Linear
+from penstock.kernels.weights import FloatName, Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +22,11 @@ class HeadMatrices:
     data: torch.Tensor
 
 
-def stacked_heads(weight: Linear, device: str, dtype: Any) -> torch.Tensor:
-    """Return the matrices of all heads as a tensor [heads, N, C] of `dtype`. Raises ValueError
-    unless all parts are dense and of one shape, without bias."""
-    shapes = {part.shape for part in weight.parts if isinstance(part, Dense)}
-    if len(shapes) != 1 or not all(isinstance(part, Dense) for part in weight.parts):
-        raise ValueError("head_linear: the parts must be dense matrices of one shape")
-    if weight.bias is not None:
-        raise ValueError("head_linear: heads have no bias")
-    return torch.stack([dequantize(part, dtype) for part in weight.parts]).to(device)
-
-
 def pack_head_linear(weight: Linear, device: str = "cpu", dtype: Any = torch.float32) -> Any:
-    """Return the matrices of all heads in `dtype`; see `stacked_heads`."""
-    return HeadMatrices(stacked_heads(weight, device, dtype))
+    """Return the matrices of all heads in `dtype`. Raises ValueError for weights that
+    `head_matrices` refuses."""
+    stacked = torch.stack([dequantize(part, dtype) for part in head_matrices(weight)])
+    return HeadMatrices(stacked.to(device))
 
 
 def head_linear(x: torch.Tensor, weight: HeadMatrices) -> torch.Tensor:

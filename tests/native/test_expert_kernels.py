@@ -133,3 +133,48 @@ def test_nan_and_infinite_logits_choose_valid_distinct_experts(ops: NativeOps, o
     chosen, _ = ops.route_experts(logits, Routing(5, renormalize=True))
     assert ((chosen >= 0) & (chosen < 9)).all()
     assert all(len(set(row)) == 5 for row in chosen.tolist())
+
+
+@pytest.mark.parametrize(
+    ("routing", "message"),
+    [
+        (Routing(2, groups=4, groups_per_token=2), "groups: must divide E"),
+        (Routing(4, groups=3, groups_per_token=1), "groups_per_token: must be at most"),
+    ],
+)
+def test_groups_that_do_not_fit_the_experts_are_refused(
+    ops: NativeOps, routing: Routing, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ops.route_experts(np.ones((1, 9), np.float32), routing)
+
+
+def test_scales_of_experts_beside_a_bias_are_refused(ops: NativeOps) -> None:
+    ones = np.ones(4, np.float32)
+    with pytest.raises(ValueError, match="expert_scale: is not supported with a bias"):
+        ops.route_experts(ones[None], Routing(2), ones, ones)
+
+
+def test_activation_that_needs_gates_is_refused_without_them(ops: NativeOps) -> None:
+    weights = replace(random_experts("f32", "f32"), gate=(), activation="swiglu_oai")
+    with pytest.raises(ValueError, match="activation: swiglu_oai needs gates"):
+        ops.pack_experts(weights)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "routing",
+    [
+        Routing(3, "sigmoid", True, groups=3, groups_per_token=1),
+        Routing(4, groups=3, groups_per_token=2, best_of_group=1),
+        Routing(2, "sparsemixer", jitter=0.01),
+    ],
+)
+def test_odd_logits_choose_valid_distinct_experts_by_every_rule(
+    ops: NativeOps, odd: float, routing: Routing
+) -> None:
+    logits = torch.randn(5, 9, generator=torch.Generator().manual_seed(0)).numpy()
+    logits[1], logits[2, 4], logits[3, ::2] = odd, odd, odd
+    chosen, _ = ops.route_experts(logits, routing)
+    assert ((chosen >= 0) & (chosen < 9)).all()
+    assert all(len(set(row)) == routing.top_k for row in chosen.tolist())

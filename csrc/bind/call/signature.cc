@@ -2,6 +2,7 @@
 
 #include <cassert>
 
+#include "bind/call/latent_signatures.h"
 #include "bind/call/operand.h"
 #include "bind/call/recurrent_signatures.h"
 
@@ -50,15 +51,6 @@ std::string norm_rope_refusal(const Symbols& symbols, int) {
                : "";
 }
 
-std::string block_refusal(const Symbols& symbols, int lanes) {
-    const int64_t block = value(symbols, "P");
-    if (block < 1 || block % lanes != 0 || (block % 64 != 0 && 64 % block != 0)) {
-        return "P: must be a multiple of " + std::to_string(lanes) +
-               " that divides 64 or is a multiple of it";
-    }
-    return {};
-}
-
 std::string attention_refusal(const Symbols& symbols, int lanes) {
     if (const std::string reason = block_refusal(symbols, lanes); !reason.empty()) {
         return reason;
@@ -67,39 +59,6 @@ std::string attention_refusal(const Symbols& symbols, int lanes) {
         return "window: must not be negative";
     }
     return heads_refusal(symbols, lanes);
-}
-
-std::string latent_refusal(const Symbols& symbols, int) {
-    const int64_t latent = value(symbols, "latent"), rotated = value(symbols, "rotated");
-    if (latent < 8 || rotated < 8 || latent % 8 != 0 || rotated % 8 != 0 ||
-        latent + rotated > 1024) {
-        return "latent, rotated: must be positive multiples of 8 with a sum of at most 1024";
-    }
-    return {};
-}
-
-std::string latent_attention_refusal(const Symbols& symbols, int lanes) {
-    if (value(symbols, "heads") < 1) {
-        return "heads: must be positive";
-    }
-    const std::string reason = block_refusal(symbols, lanes);
-    return reason.empty() ? latent_refusal(symbols, lanes) : reason;
-}
-
-std::string head_linear_refusal(const Symbols& symbols, int) {
-    if (value(symbols, "columns") != value(symbols, "parts") * value(symbols, "C")) {
-        return "x: must have the input columns of each head";
-    }
-    return {};
-}
-
-std::string latent_query_refusal(const Symbols& symbols, int lanes) {
-    const int64_t heads = value(symbols, "heads");
-    if (value(symbols, "parts") != heads ||
-        value(symbols, "N") != heads * value(symbols, "latent")) {
-        return "object: must have a matrix [latent, C] for each head";
-    }
-    return latent_refusal(symbols, lanes);
 }
 
 std::string biased_attention_refusal(const Symbols& symbols, int lanes) {
@@ -287,14 +246,6 @@ std::vector<SignatureRow> weight_kernels() {
          "x float32 [T, C]; update y float32 [T, N]; order int32 [T]; starts int32 [R+1]; "
          "slots int32 [R]; write inner float32 [T, inner_columns]; integer linear; integer threads",
          ObjectKind::adapter_slots},
-        {"head_linear", "x float32 [T, columns]; write out float32 [T, N]; integer threads",
-         ObjectKind::packed_linear, head_linear_refusal},
-        {"latent_query",
-         "q float32 [T, heads*C+heads*rotated]; rope float32 [positions, rotated]; "
-         "positions int32 [T] below positions; "
-         "write out float32 [T, heads*latent+heads*rotated]; integer threads; integer heads; "
-         "integer latent; integer rotated",
-         ObjectKind::packed_linear, latent_query_refusal},
         {"experts",
          "x float32 [T, W]; chosen int32 [T, top_k] below E; shares float32 [T, top_k]; "
          "write out float32 [T, W]; write rows uint8 [T, top_k*row_bytes]; "
@@ -350,25 +301,6 @@ std::vector<SignatureRow> attention_kernels() {
         {"rounded_attention", attention + scalars, ObjectKind::none, attention_refusal},
         {"biased_attention", attention + "; bias float32 [H, distances]" + scalars,
          ObjectKind::none, biased_attention_refusal},
-    };
-}
-
-std::vector<SignatureRow> latent_kernels() {
-    return {
-        {"latent_cache",
-         "kv float32 [T, latent+rotated]; norm_weight float32 [latent]; "
-         "rope float32 [positions, rotated]; positions int32 [T] below positions; "
-         "slots int32 [T] below B*P; update keys float32|float16 [B, 1, latent+rotated, P]; "
-         "update values float32|float16 [B, 1, P, latent]; real eps",
-         ObjectKind::none, latent_refusal},
-        {"latent_attention",
-         "q float32 [T, heads*latent+heads*rotated]; query_starts int32 [R+1]; "
-         "context_lens int32 [R]; block_tables int32 [R, max_blocks]; "
-         "keys float32|float16 [B, 1, latent+rotated, P]; "
-         "values float32|float16 [B, 1, P, latent]; write out float32 [T, heads*latent]; "
-         "write partials float32 [partials]; integer heads; integer latent; integer rotated; "
-         "real scale",
-         ObjectKind::none, latent_attention_refusal},
     };
 }
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from penstock.kernels.latent_ops import LatentSizes
-from penstock.kernels.ops.head_linear import HEAD_LINEAR, stacked_heads
+from penstock.kernels.latent_ops import LatentSizes, head_matrices
+from penstock.kernels.ops.head_linear import HEAD_LINEAR
 from penstock.kernels.ops.latent_attention import LATENT_QUERY
 from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.registry import Impl
@@ -20,7 +19,8 @@ from penstock.kernels.triton.compile.launch import (
     why_not,
 )
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.weights import Dense, Linear
+from penstock.kernels.triton.matmul.packed_weights import PackedDense, pack_matrix
+from penstock.kernels.weights import Linear
 
 _HEADS_A_PROGRAM = 16
 
@@ -104,12 +104,10 @@ class PackedHeads:
 
 
 def pack_head_linear(weight: Linear, device: str, dtype: torch.dtype) -> PackedHeads:
-    """Return the matrices of all heads on the device. Float16 and bfloat16 keep their type unless
-    activations are float32."""
-    stored = {part.dtype for part in weight.parts if isinstance(part, Dense)}
-    kinds: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "f16": torch.float16}
-    only = stored.pop() if len(stored) == 1 else "f32"
-    return PackedHeads(stacked_heads(weight, device, kinds.get(only, dtype)).contiguous())
+    """Return the matrices of all heads on the device, in the types of `pack_matrix`. Raises
+    ValueError for weights that `head_matrices` refuses."""
+    packed = (pack_matrix(part, device, dtype) for part in head_matrices(weight))
+    return PackedHeads(torch.stack([part.data for part in packed if isinstance(part, PackedDense)]))
 
 
 def _products(

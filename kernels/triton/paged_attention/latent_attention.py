@@ -1,9 +1,10 @@
 """Latent attention: all query heads share the keys of one KV head, and the first elements of a key
 are its value, so that a program reads each key once.
 
-Heads are divided into tiles of at most 64. Short chunks are computed split-KV, as in
-`decode_attention`, whose lists of units and partial results serve here too, with the tiles in place
-of KV heads (`tiled_heads`). A program for long chunks computes some tokens for one tile of heads.
+Heads are divided into tiles of at most 64, or 32 on GPUs with little shared memory. Short chunks
+are computed split-KV, as in `decode_attention`, whose lists of units and partial results serve here
+too, with the tiles in place of KV heads (`tiled_heads`). A program for long chunks computes some
+tokens for one tile of heads.
 """
 
 from __future__ import annotations
@@ -26,23 +27,34 @@ from penstock.kernels.triton.paged_attention.decode_work import AttentionWork, m
 
 _LEAST_ROWS = 16  # rows of a tensor-core tile
 _MOST_HEADS = 64
+_FEW_HEADS = 32
+_SHARED_BYTES = 160 << 10  # shared memory that 64 heads need: 147 KiB for latents of 512
 _PARTS_A_TILE = 16
 
 
-def tiled_heads(sizes: LatentSizes) -> tuple[int, int, int]:
+def _most_heads(device: torch.device | str) -> int:
+    """Return the most heads of a tile, whose queries and keys must fit the shared memory."""
+    if torch.device(device).type != "cuda":
+        return _MOST_HEADS
+    shared = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return _MOST_HEADS if shared >= _SHARED_BYTES else _FEW_HEADS
+
+
+def tiled_heads(sizes: LatentSizes, device: torch.device | str) -> tuple[int, int, int]:
     """Return (heads, tiles of heads, latent), the heads for which `AttentionWork` must be allocated
-    for latent attention. The tiles are the fewest equal tiles of at most 64 heads."""
+    for latent attention. The tiles are the fewest equal tiles that fit the device."""
+    most = _most_heads(device)
     tiles = next(
         tiles
         for tiles in range(1, sizes.heads + 1)
-        if sizes.heads % tiles == 0 and sizes.heads // tiles <= _MOST_HEADS
+        if sizes.heads % tiles == 0 and sizes.heads // tiles <= most
     )
     return sizes.heads, tiles, sizes.latent
 
 
-def latent_decode_tokens(sizes: LatentSizes) -> int:
+def latent_decode_tokens(sizes: LatentSizes, device: torch.device | str) -> int:
     """Return the most tokens of a chunk that are computed split-KV."""
-    heads, tiles, _ = tiled_heads(sizes)
+    heads, tiles, _ = tiled_heads(sizes, device)
     return max(_LEAST_ROWS, power_of_two(heads // tiles)) // (heads // tiles)
 
 
@@ -255,7 +267,7 @@ def latent_decode_kernel(
 def _work_of(inputs: StepInputs[torch.Tensor], sizes: LatentSizes, tokens: int, block_size: int):  # type: ignore[no-untyped-def]
     """Return the work that `inputs` carries for steps without a window; if there is none for these
     heads, allocate and plan it."""
-    heads = tiled_heads(sizes)
+    heads = tiled_heads(sizes, inputs.block_tables.device)
     prepared: AttentionWork | None = (inputs.work or {}).get(0)
     shape = (heads[1], tokens * (heads[0] // heads[1]), heads[2])
     if prepared is not None and tuple(prepared.parts.shape[1:]) == shape:
@@ -269,7 +281,7 @@ def _work_of(inputs: StepInputs[torch.Tensor], sizes: LatentSizes, tokens: int, 
 
 def _decode(out, q, inputs, cache, sizes: LatentSizes, scale: float, tokens: int, extents) -> None:  # type: ignore[no-untyped-def]
     """Compute chunks of at most `tokens` tokens."""
-    heads, tiles, _ = tiled_heads(sizes)
+    heads, tiles, _ = tiled_heads(sizes, q.device)
     shared = heads // tiles
     work = _work_of(inputs, sizes, tokens, cache.values.shape[2])
     launch(
@@ -289,9 +301,9 @@ def _decode(out, q, inputs, cache, sizes: LatentSizes, scale: float, tokens: int
 
 def _prefill(out, q, inputs, cache, sizes: LatentSizes, scale: float, longer: int, extents) -> None:  # type: ignore[no-untyped-def]
     """Compute chunks of more than `longer` tokens."""
-    heads, tiles, _ = tiled_heads(sizes)
+    heads, tiles, _ = tiled_heads(sizes, q.device)
     shared, rows = heads // tiles, inputs.context_lens.shape[0]
-    least = _LEAST_ROWS if cache.keys.dtype == torch.float32 else _MOST_HEADS
+    least = _LEAST_ROWS if cache.keys.dtype == torch.float32 else _most_heads(q.device)
     block_m = max(least, power_of_two(shared))
     tile_tokens = block_m // shared
     launch(
@@ -317,22 +329,22 @@ def latent_attention(
 ) -> torch.Tensor:
     """See `Ops.latent_attention`. `q` and the block tables are contiguous."""
     assert is_latent_cache(cache), "the cache must have the layout of kernels.gpu_kv_cache"
-    heads, tiles, latent = tiled_heads(sizes)
+    heads, tiles, latent = tiled_heads(sizes, q.device)
     out = q.new_empty(q.shape[0], heads * latent)
-    single = cache.keys.dtype == torch.float32
+    few = cache.keys.dtype == torch.float32 or _most_heads(q.device) == _FEW_HEADS
     extents = {
         "HEADS": heads,
         "TILES": tiles,
         "LATENT": latent,
         "ROTATED": sizes.rotated,
         "BLOCK_TOKENS": cache.values.shape[2],
-        "BLOCK_N": 16 if single else 32,
+        "BLOCK_N": 16 if few else 32,
         "BLOCK_C": max(_LEAST_ROWS, power_of_two(latent)),
         "BLOCK_R": max(_LEAST_ROWS, power_of_two(sizes.rotated)),
         "UPCAST": int(BF16_IS_BROKEN and torch.bfloat16 in (q.dtype, cache.keys.dtype)),
     }
     one_token = q.shape[0] == inputs.context_lens.shape[0]
-    most = latent_decode_tokens(sizes)
+    most = latent_decode_tokens(sizes, q.device)
     _decode(out, q, inputs, cache, sizes, scale, 1 if one_token else most, extents)
     if not one_token:
         _prefill(out, q, inputs, cache, sizes, scale, most, extents)
