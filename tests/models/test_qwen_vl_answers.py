@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hybrid_models import DELTA, EXPERTS
 from PIL import Image
 
 from penstock.config import EngineSettings
@@ -29,6 +30,7 @@ SIZES = ((37, 91), (64, 48))
 MROPE = {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]}}
 QWEN_TOKENS = {"image_token_id": IMAGE, "video_token_id": 62, "vision_start_token_id": 61}
 QWEN = {"depth": 2, "hidden_size": 32, "num_heads": 2, "patch_size": 14, "out_hidden_size": 64}
+QWEN3_5 = DELTA | {"num_hidden_layers": 4}
 GRID = ("pixel_values", "image_grid_thw")
 
 
@@ -51,6 +53,8 @@ CASES = {
     "qwen3-vl": Case(
         "Qwen3VL", qwen_images, MROPE, QWEN | {"deepstack_visual_indexes": [0]}, QWEN_TOKENS, GRID
     ),
+    "qwen3.5": Case("Qwen3_5", qwen_images, QWEN3_5, QWEN, QWEN_TOKENS, GRID),
+    "qwen3.5 moe": Case("Qwen3_5Moe", qwen_images, QWEN3_5 | EXPERTS, QWEN, QWEN_TOKENS, GRID),
 }
 
 

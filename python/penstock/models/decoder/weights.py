@@ -486,7 +486,8 @@ class _LayerTensors:
         return self._weights.array(self._name(role))
 
     def norm(self, role: str) -> Vector:
-        return self.array(role) + np.float32(self._weights.spec.norm_offset)
+        norm: Vector = self.array(role) + np.float32(self._weights.spec.norm_offset)
+        return norm
 
     def has(self, role: str) -> bool:
         return self._weights.has(self._prefix + self._names.get(role, "-"))

@@ -17,7 +17,7 @@ from penstock.models.configuration.mamba import (
     mamba_names,
     mamba_of,
 )
-from penstock.models.decoder.mixers.mamba2 import PLAIN, Mamba2Spec
+from penstock.models.decoder.mixers.mamba2 import PLAIN, GatedNorm, Mamba2Spec
 from penstock.models.decoder.mixers.parallel import ParallelSpec
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES
@@ -74,10 +74,9 @@ def _mamba(config: Config, where: str) -> Mamba2Spec:
         factor * config.ssm_in_multiplier
         for factor in _factors(config.ssm_multipliers, 5, "ssm_multipliers", where)
     )
+    norm: GatedNorm = "norm first" if config.mamba_norm_before_gate else "gate first"
     if not config.mamba_rms_norm:
         norm = "gate"
-    else:
-        norm = "norm first" if config.mamba_norm_before_gate else "gate first"
     plain = mamba_of(config, where, config.mamba_d_ssm)
     if config.mamba_proj_bias and config.ssm_in_multiplier != 1.0:
         raise ModelError(f"{where}: ssm_in_multiplier is not supported with mamba_proj_bias")

@@ -242,7 +242,8 @@ class GatedDeltaSpec:
     def _grouped_heads(self) -> Order:
         """The place in a tiled file of each head."""
         per = self.heads // self.groups
-        return np.arange(self.heads).reshape(per, self.groups).T.reshape(-1)
+        grouped: Order = np.arange(self.heads).reshape(per, self.groups).T.reshape(-1)
+        return grouped
 
     def _value_order(self, heads: Order) -> Order:
         """Return the rows of all values for an order of heads."""

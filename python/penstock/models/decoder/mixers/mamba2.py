@@ -32,7 +32,9 @@ _KEYS: Final = StateKeys(
     key_dim="mamba_d_state (ssm_state_size)",
     value_dim="mamba_d_head (mamba_head_dim)",
 )
-PLAIN = (1.0, 1.0, 1.0, 1.0, 1.0)
+PLAIN: Final = (1.0, 1.0, 1.0, 1.0, 1.0)
+GatedNorm = Literal["gate first", "norm first", "gate"]
+"""The order of gate and norm of the output; "gate": only the gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Mamba2Spec:
     in_bias: bool = False
     out_bias: bool = False
     dt_limits: tuple[float, float] = (0.0, math.inf)
-    norm: Literal["gate first", "norm first", "gate"] = "gate first"
+    norm: GatedNorm = "gate first"
     factors: tuple[float, float, float, float, float] = PLAIN
     out_factor: float = 1.0
     form: Literal["folder", "gguf"] = "folder"

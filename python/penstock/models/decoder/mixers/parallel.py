@@ -104,12 +104,11 @@ class ParallelSpec:
         """See MixerSpec."""
         qkv = tuple(scaled(tensors.matrix(role), self.in_factor) for role in _QKV)
         out = scaled(tensors.matrix("attention_out"), self.out_factor)
-        bias = out_bias = None
+        bias: Vector | None = None
+        out_bias: Vector | None = None
         if self.biased:
             bias = np.concatenate([tensors.array(f"{role}_bias") for role in _QKV])
-            out_bias: Vector | None = tensors.array("attention_out_bias") * np.float32(
-                self.out_factor
-            )
+            out_bias = tensors.array("attention_out_bias") * np.float32(self.out_factor)
         return ParallelWeights(
             Linear(qkv, bias), Linear((out,), out_bias), self.mamba.read(tensors, spec)
         )
