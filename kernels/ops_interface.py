@@ -242,7 +242,8 @@ class Ops(RecurrentOps[Tensor], LatentOps[Tensor], BlockOps[Tensor], Protocol[Te
         """Compute causal attention of each token over the KV cache of its own sequence: [T, H * D]
         -> [T, H * D]. If `inputs.media` has `visible`, a token sees that many leading tokens.
 
-        `window`: 0: all positions up to the token; w: only the last w positions.
+        `window`: 0: all positions up to the token; w: only the last w positions; -c: positions are
+            divided into chunks of c, and a token sees only its own (not together with `visible`).
         `sinks`: [H] float32; exp(sinks[h]) is added to the denominator of the softmax of head h
             (like the sink tokens of arXiv 2309.17453). Not supported together with `visible`.
         `softcap`: 0: none; c: a score s, after `scale`, becomes c * tanh(s / c) (Gemma 2).

@@ -32,7 +32,8 @@ def attention(
 
     Query head h reads KV head h // (H / K).
 
-    `window`: 0: no limit; w: only the last w positions.
+    `window`: 0: no limit; w: only the last w positions; -c: positions are divided into chunks of c,
+        and a token sees only its own.
     `sinks`: [H], for each head the score of an additional key that has no value.
     `softcap`: 0: no limit; c: a score s, after `scale`, becomes c * tanh(s / c).
 
@@ -47,6 +48,8 @@ def attention(
 
     def hidden(position: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         after = key_positions > position
+        if window < 0:
+            return after | (key_positions < position // -window * -window)
         return after | (key_positions <= position - window) if window else after
 
     return _attention(q, inputs, cache, heads, scale, hidden, None, sinks, softcap)
@@ -264,7 +267,7 @@ def _cost(inputs: Inputs) -> Cost:
     step = inputs["inputs"]
     seen = step.positions.long() + 1
     context = step.context_lens.long()
-    if inputs["window"]:
+    if inputs["window"] > 0:
         seen, context = seen.clamp(max=inputs["window"]), context.clamp(max=inputs["window"])
     cached = 2 * kv_heads * dim * inputs["cache"].keys.element_size() * int(context.sum())
     return Cost(cached + 8 * inputs["q"].numel(), 4 * q_heads * dim * int(seen.sum()))
@@ -346,6 +349,9 @@ ATTENTION = Op(
         Case("wide-256", "f16", _inputs(((20, 3), (33, 1)), (4, 1, 256), 16, _F16)),
         Case("block-32", "f32", _inputs(_MIXED, (4, 2, 64), 32, _F32)),
         Case("decode-long", "f32", _inputs(_LONG, (4, 2, 32), 16, _F32)),
+        Case("chunks-f32", "f32", _inputs(_MIXED, (4, 1, 32), 16, _F32, window=-13)),
+        Case("chunks-f16", "f16", _inputs(((60, 150), (128, 1)), (4, 2, 64), 16, _F16, window=-64)),
+        Case("decode-long-chunks", "f16", _inputs(_LONG, (8, 2, 64), 16, _F16, window=-300)),
         Case("decode-long-window", "f16", _inputs(_LONG, (8, 2, 64), 16, _F16, window=300)),
         Case("decode-many", "f16", _inputs(_MANY, (4, 2, 64), 16, _F16)),
         Case("decode-long-128", "f16", _inputs((*_LONG, (1100, 1)), (8, 2, 128), 32, _F16)),

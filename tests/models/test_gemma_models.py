@@ -103,8 +103,15 @@ def test_a_native_plan_gives_the_logits_of_transformers_in_any_chunks(saved: Any
     torch.testing.assert_close(torch.from_numpy(results[0]), expected, atol=1e-3, rtol=1e-3)
 
 
-# The file has no attention scale: it follows from the head dimension.
-GGUF_KEYS: dict[str, dict[str, Any]] = {"gemma2": {"query_pre_attn_scalar": 16}}
+LLAMA4_KEYS = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1}
+# The file has no attention scale, which follows from the head dimension, and as many rows of
+# per-layer inputs as tokens.
+GGUF_KEYS: dict[str, dict[str, Any]] = {
+    "gemma2": {"query_pre_attn_scalar": 16},
+    "gemma3n": {"vocab_size_per_layer_input": 64},
+    "llama4": LLAMA4_KEYS,
+    "llama4 with dense layers": LLAMA4_KEYS | {"use_qk_norm": True, "attention_bias": False},
+}
 GGUF_CASES = [case for case in CASES if case != "gemma2 without caps"]
 
 

@@ -51,14 +51,17 @@ std::string norm_rope_refusal(const Symbols& symbols, int) {
                : "";
 }
 
+// A negative window divides positions into chunks.
+std::string causal_refusal(const Symbols& symbols, int lanes) {
+    const std::string reason = block_refusal(symbols, lanes);
+    return reason.empty() ? heads_refusal(symbols, lanes) : reason;
+}
+
 std::string attention_refusal(const Symbols& symbols, int lanes) {
-    if (const std::string reason = block_refusal(symbols, lanes); !reason.empty()) {
-        return reason;
-    }
     if (value(symbols, "window") < 0) {
         return "window: must not be negative";
     }
-    return heads_refusal(symbols, lanes);
+    return causal_refusal(symbols, lanes);
 }
 
 std::string biased_attention_refusal(const Symbols& symbols, int lanes) {
@@ -292,9 +295,9 @@ std::vector<SignatureRow> attention_kernels() {
          ObjectKind::none, rope_refusal},
         {"norm_values", "x float32 [T, C]; write out float32 [T, H*D+2*K*D]" + heads + "; real eps",
          ObjectKind::none, values_refusal},
-        {"paged_attention", partials + capped, ObjectKind::none, attention_refusal},
+        {"paged_attention", partials + capped, ObjectKind::none, causal_refusal},
         {"sink_attention", partials + "; sinks float32 [H]" + capped, ObjectKind::none,
-         attention_refusal},
+         causal_refusal},
         {"visible_attention", partials + "; visible int32 [T]" + capped, ObjectKind::none,
          attention_refusal},
         {"bidirectional_attention", attention + scalars, ObjectKind::none, attention_refusal},

@@ -4,7 +4,7 @@
 //                              3 block_tables [R, max_blocks] (int32 each);
 //                              4 keys [B, K, D, P]; 5 values [B, K, P, D] (both float16 or
 //                              float32); 6 out [T, H * D] float32; 7 partials [n] float32 scratch
-//                    integers: H, K, D, window (0: none)
+//                    integers: H, K, D, window (0: none; -c: chunks of c keys)
 //                    reals:    scale, cap (0: none; c: a score s becomes c * tanh(s / c))
 //   sink_attention   as paged_attention, with 8 sinks [H] float32: exp(sinks[h]) is added to
 //                    the softmax sum

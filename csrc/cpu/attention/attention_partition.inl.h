@@ -100,7 +100,9 @@ struct Step {
     // Returns the first key that a token of the row sees. Tokens with the same visible end see each
     // other, also if the window is narrower.
     int64_t first_visible(int64_t row, int64_t position) const {
-        if (window <= 0)
+        if (window < 0)
+            return position / -window * -window;
+        if (window == 0)
             return 0;
         const int64_t first = larger(0, position - window + 1);
         if (reach != Reach::given || first <= chunk_position(row))

@@ -25,6 +25,7 @@ from penstock.kernels.triton.paged_attention.attention_tile import (
     begin_softmax,
     limit_visible,
     load_queries,
+    oldest_seen,
 )
 from penstock.kernels.triton.paged_attention.decode_attention import (
     decode_attention,
@@ -120,15 +121,14 @@ def attention_kernel(
             clear = tl.where(window > 0, tl.minimum(clear + window - 1, context), context)
             last = tl.where(window > 0, tl.minimum(last + window - 1, context), context)
             reach = tl.where(window > 0, position + window - 1, context)
-        oldest = tl.where(window > 0, tl.maximum(context - (end - first) - window + 1, 0), 0)
+        oldest = oldest_seen(context - (end - first), window)
         if VISIBLE:
             position, reach = limit_visible(visible, start, token, present, position, window)
             clear = tl.load(visible + first)
             last = tl.load(visible + tl.minimum(first + TOKENS, end) - 1)
-            seen = tl.min(tl.where(present, position, context), axis=0) - window + 1
-            oldest = tl.where(window > 0, tl.maximum(seen, 0), 0)
+            oldest = oldest_seen(tl.min(tl.where(present, position, context), axis=0), window)
         # Keys at the far end of a window are masked for later tokens of the tile.
-        shown = tl.where(window > 0, tl.maximum(last - window + 1, 0), 0)
+        shown = oldest_seen(last, window)
         begin = oldest // BLOCK_N * BLOCK_N
         full_from = tl.minimum(tl.cdiv(shown, BLOCK_N) * BLOCK_N, last)
         full_to = tl.maximum(clear // BLOCK_N * BLOCK_N, full_from)

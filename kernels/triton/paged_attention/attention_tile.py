@@ -41,6 +41,15 @@ def begin_softmax(sinks, head, present, is_first, SINKS: tl.constexpr, BLOCK_M: 
 
 
 @triton.jit
+def oldest_seen(position, window):
+    """Return the first key that a query at `position` sees: with a window of w keys, w - 1 before
+    it; with a negative window -c, the first of its chunk of c keys; with 0, the first of all."""
+    chunk = tl.maximum(-window, 1)
+    first = tl.where(window < 0, position // chunk * chunk, 0)
+    return tl.where(window > 0, tl.maximum(position - window + 1, 0), first)
+
+
+@triton.jit
 def limit_visible(visible, start, token, present, position, window):
     """Return (position, reach) [rows] for tokens that see the keys before `visible` [T]: the last
     key that each sees, and the position from which its window counts. A window is widened to the
@@ -119,7 +128,7 @@ def attend(
         score += own.to(tl.float32) * 1.4426950408889634
     if MASKED:
         seen = (past[None, :] <= reach[:, None]) & known[None, :] & present[:, None]
-        seen &= (window == 0) | (past[None, :] > position[:, None] - window)
+        seen &= past[None, :] >= oldest_seen(position, window)[:, None]
         score = tl.where(seen, score, float("-inf"))
     peak = tl.maximum(top, tl.max(score, axis=1))
     # A row that has seen no key keeps -inf: use zero, for exp2(-inf - 0) = 0.

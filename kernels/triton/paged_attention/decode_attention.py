@@ -24,6 +24,7 @@ from penstock.kernels.triton.paged_attention.attention_tile import (
     begin_softmax,
     limit_visible,
     load_queries,
+    oldest_seen,
     split_tokens,
 )
 from penstock.kernels.triton.paged_attention.decode_work import AttentionWork, work_of
@@ -137,7 +138,7 @@ def decode_attention_kernel(
         start, end = tl.load(starts + row), tl.load(starts + row + 1)
         context = tl.load(contexts + row)
         size = split_tokens(context, split_size)
-        oldest = tl.where(window > 0, tl.maximum(context - (end - start) - window + 1, 0), 0)
+        oldest = oldest_seen(context - (end - start), window)
         count = tl.cdiv(context, size) - oldest // size
         token = start + lane // SHARED
         present = (lane < lanes) & (token < end)

@@ -17,7 +17,7 @@ from penstock.kernels.kv_splits import MOST_SPLITS, most_splits, smallest_split
 from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.triton.compile.launch import launch
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.paged_attention.attention_tile import split_tokens
+from penstock.kernels.triton.paged_attention.attention_tile import oldest_seen, split_tokens
 
 _ROWS = 1024  # rows whose counts are added up at a time
 
@@ -61,7 +61,7 @@ def _splits(starts, contexts, row, inside, window, tokens, split):
     length -= tl.load(starts + row, mask=inside, other=0)
     context = tl.load(contexts + row, mask=inside, other=0)
     size = split_tokens(context, split)
-    oldest = tl.where(window > 0, tl.maximum(context - length - window + 1, 0), 0) // size
+    oldest = oldest_seen(context - length, window) // size
     served = (length > 0) & (length <= tokens) & (context > 0)
     return tl.where(served, (context + size - 1) // size - oldest, 0), oldest
 
@@ -73,7 +73,7 @@ class AttentionWork:
     `units: [U, 2]`: int32 (row, split). `count: [1]`: int32 number of units.
     `parts: [U, K, lanes, D]`, `stats: [U, K, lanes, 2]`: float32, see `decode_attention_kernel`.
     `arrived: [R, K]`: int32, zero between launches.
-    `window`: attention window in tokens, 0 for none.
+    `window`: attention window in tokens, 0 for none, -c for chunks of c tokens.
     `tokens`: most tokens of a row that decode attention computes.
     `split`: keys of the smallest split (`kernels/kv_splits.py`).
     """

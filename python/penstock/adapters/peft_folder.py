@@ -136,7 +136,7 @@ def _module(
         raise invalid_adapter(f"{key.module} has only one of lora_A and lora_B")
     if key.layer >= len(spec.layers):
         raise invalid_adapter(f"{key.module}: the model has {len(spec.layers)} layers")
-    if spec.layers[key.layer].experts is not None and ".mlp." in key.module:
+    if not spec.layers[key.layer].is_dense and ".mlp." in key.module:
         raise invalid_adapter(
             f"{key.module}: layer {key.layer} is a mixture of experts; adapters for experts are not"
             " supported"

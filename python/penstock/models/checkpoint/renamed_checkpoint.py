@@ -27,7 +27,8 @@ class RenamedCheckpoint:
             shown: name for name in file.tensors if (shown := name_of(name)) is not None
         }
         self.tensors: Mapping[str, TensorInfo] = {
-            shown: _as_vector(file.tensors[name]) for shown, name in self._stored.items()
+            shown: replace(_as_vector(file.tensors[name]), name=shown)
+            for shown, name in self._stored.items()
         }
 
     @property

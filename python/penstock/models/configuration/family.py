@@ -41,6 +41,8 @@ class HfDecoder(Generic[C]):
     - `spec(config, where)`: returns the spec, or raises ModelError that starts with `where`.
     - `names`: the names of the tensors.
     - `model_type`: the `model_type` in config.json, if it is not `name`.
+    - `tensor_name(name)`: returns the name by which the family knows a tensor of a folder. Without
+      this function the names are those of the folder.
     - `headless`: the architecture without a language-model head, if it is not "...Model".
     - `aliases`: other architectures in config.json that mean the same.
     - `is_reranker`: whether "...ForSequenceClassification" is supported.
@@ -55,6 +57,7 @@ class HfDecoder(Generic[C]):
     headless: str = ""
     is_reranker: bool = True
     aliases: tuple[str, ...] = ()
+    tensor_name: Callable[[str], str] | None = None
 
     @property
     def headless_architecture(self) -> str:

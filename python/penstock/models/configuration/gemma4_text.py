@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.base.errors import ModelError
+from penstock.kernels.routing import Routing
 from penstock.models.configuration.gemma_text import GemmaConfig, llama_keys, share_caches
 from penstock.models.configuration.gguf_decoder import (
     gguf_decoder_spec,
@@ -22,9 +23,11 @@ from penstock.models.configuration.hf_rope import FULL, SLIDING, RopeParameters
 from penstock.models.decoder.block_specs import LayerAttention, PerLayerInputsSpec
 from penstock.models.decoder.spec import (
     DecoderSpec,
+    ExpertsSpec,
     LayerSpec,
     LinearScaling,
     RopeSpec,
+    check_choice,
 )
 from penstock.quant.gguf.gguf_file import GgufFile
 
@@ -67,6 +70,10 @@ class Gemma4TextConfig(GemmaConfig):
     attention_k_eq_v: bool = False
     num_kv_shared_layers: int = 0
     use_double_wide_mlp: bool = False
+    enable_moe_block: bool = False
+    num_experts: int | None = None
+    top_k_experts: int | None = None
+    moe_intermediate_size: int | None = None
     pad_token_id: int | None = 0
     media_token_ids: tuple[int, ...] = ()
 
@@ -138,7 +145,27 @@ def _layer(config: Gemma4TextConfig, index: int, plain: LayerSpec, where: str) -
         own = LayerOverrides(config.global_head_dim, kv_heads)
     keys_are_values = config.attention_k_eq_v and not plain.window
     attention = LayerAttention(own.num_key_value_heads, own.head_dim, keys_are_values)
-    return replace(plain, attention=attention)
+    return replace(plain, attention=attention, experts=_experts(config, where))
+
+
+def _experts(config: Gemma4TextConfig, where: str) -> ExpertsSpec | None:
+    """Return the experts beside the feed-forward of each layer, or None."""
+    if not config.enable_moe_block:
+        return None
+    count, per_token, width = (
+        config.num_experts,
+        config.top_k_experts,
+        config.moe_intermediate_size,
+    )
+    if count is None or per_token is None or width is None:
+        keys = "num_experts, top_k_experts and moe_intermediate_size"
+        raise ModelError(f"{where}: enable_moe_block true needs {keys}")
+    check_choice(where, per_token)
+    return _mixture(ExpertsSpec(count, Routing(per_token, renormalize=True), width))
+
+
+def _mixture(experts: ExpertsSpec) -> ExpertsSpec:
+    return replace(experts, activation="gelu_tanh", expert_scale=True, beside_dense=True)
 
 
 def _widened(layer: LayerSpec, width: int) -> LayerSpec:
@@ -220,7 +247,10 @@ def gguf_text_spec(file: GgufFile) -> DecoderSpec:
             head_dim=local_dim if layer.window else None,
             keys_are_values=f"blk.{index}.attn_v.weight" not in file.tensors,
         )
-        layers.append(replace(layer, attention=attention, intermediate_size=widths[index]))
+        experts = None if layer.experts is None else _mixture(layer.experts)
+        layers.append(
+            replace(layer, attention=attention, experts=experts, intermediate_size=widths[index])
+        )
     key = "gemma4.attention.shared_kv_layers"
     local_theta = file.real("gemma4.rope.freq_base_swa", 10_000.0)
     return replace(

@@ -25,11 +25,17 @@ NAMES: Final = replace(
 
 INPUT_NAMES: Final = replace(
     NAMES,
+    router="router.proj",
+    expert_scale="router.per_expert_scale",
     layer_parts={
         "layer_scalar": "layer_scalar",
         "input_gate": "per_layer_input_gate.weight",
         "input_projection": "per_layer_projection.weight",
         "input_norm": "post_per_layer_input_norm.weight",
+        "dense_post_norm": "post_feedforward_layernorm_1.weight",
+        "experts_norm": "pre_feedforward_layernorm_2.weight",
+        "experts_post_norm": "post_feedforward_layernorm_2.weight",
+        "router_scale": "router.scale",
     },
     model_parts={
         "input_table": "model.embed_tokens_per_layer.weight",
@@ -37,15 +43,41 @@ INPUT_NAMES: Final = replace(
         "inputs_norm": "model.per_layer_projection_norm.weight",
     },
 )
-"""NAMES with the tensors of per-layer inputs."""
+"""NAMES with the tensors of per-layer inputs and of experts beside the feed-forward."""
+
+ALTUP_NAMES: Final = replace(
+    INPUT_NAMES,
+    layer_parts={
+        **INPUT_NAMES.layer_parts,
+        "altup_router": "altup.modality_router.weight",
+        "altup_router_norm": "altup.router_norm.weight",
+        "altup_prediction": "altup.prediction_coefs.weight",
+        "altup_correction": "altup.correction_coefs.weight",
+        "altup_scale": "altup.correct_output_scale",
+        "laurel_left": "laurel.linear_left.weight",
+        "laurel_right": "laurel.linear_right.weight",
+        "laurel_norm": "laurel.post_laurel_norm.weight",
+    },
+    model_parts={
+        **INPUT_NAMES.model_parts,
+        "altup_projection": "model.altup_projections.{}.weight",
+        "altup_unembedding": "model.altup_unembed_projections.{}.weight",
+    },
+)
+"""INPUT_NAMES with the tensors of parallel residual streams."""
 
 GGUF_INPUT_NAMES: Final = replace(
     GGUF_NAMES,
+    expert_scale="ffn_down_exps.scale",
     layer_parts={
         "layer_scalar": "layer_output_scale.weight",
         "input_gate": "inp_gate.weight",
         "input_projection": "proj.weight",
         "input_norm": "post_norm.weight",
+        "dense_post_norm": "post_ffw_norm_1.weight",
+        "experts_norm": "pre_ffw_norm_2.weight",
+        "experts_post_norm": "post_ffw_norm_2.weight",
+        "router_scale": "ffn_gate_inp.scale",
     },
     model_parts={
         "input_table": "per_layer_token_embd.weight",
@@ -53,7 +85,28 @@ GGUF_INPUT_NAMES: Final = replace(
         "inputs_norm": "per_layer_proj_norm.weight",
     },
 )
-"""The names of the tensors of per-layer inputs in GGUF files."""
+"""The names of the same tensors in GGUF files."""
+
+GGUF_ALTUP_NAMES: Final = replace(
+    GGUF_INPUT_NAMES,
+    layer_parts={
+        **GGUF_INPUT_NAMES.layer_parts,
+        "altup_router": "altup_router.weight",
+        "altup_router_norm": "altup_router_norm.weight",
+        "altup_prediction": "altup_predict_coef.weight",
+        "altup_correction": "altup_correct_coef.weight",
+        "altup_scale": "altup_correct_scale.weight",
+        "laurel_left": "laurel_l.weight",
+        "laurel_right": "laurel_r.weight",
+        "laurel_norm": "laurel_post_norm.weight",
+    },
+    model_parts={
+        **GGUF_INPUT_NAMES.model_parts,
+        "altup_projection": "altup_proj.weight",
+        "altup_unembedding": "altup_unembd_proj.weight",
+    },
+)
+"""The names of the same tensors as ALTUP_NAMES in GGUF files."""
 
 
 class GemmaConfig(HfConfig):

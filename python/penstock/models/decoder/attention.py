@@ -116,7 +116,7 @@ class Attention(Generic[Tensor]):
             cache,
             self._heads,
             self._scale,
-            layer.window or -layer.attention.chunk,
+            layer.reach,
             self._sinks,
             spec.attention_cap,
         )

@@ -20,6 +20,7 @@ from penstock.kernels.weights import Affine, Dense, Matrix
 from penstock.models.decoder.altup import HALVED, AltUp, LayerAltUp
 from penstock.models.decoder.attention import Attention
 from penstock.models.decoder.block_specs import QueryScaling
+from penstock.models.decoder.experts_beside import ExpertsBeside
 from penstock.models.decoder.feed_forward import FeedForward, pack_feed_forward
 from penstock.models.decoder.layer_step import LayerStep, LoraLinears, Rotation
 from penstock.models.decoder.lora_targets import first_linears
@@ -50,6 +51,7 @@ class _Layer(Generic[Tensor]):
     mixer_norm: Norm[Tensor] | None
     mixer_post_norm: Norm[Tensor] | None
     feed_forward: FeedForward[Tensor] | None
+    beside: ExpertsBeside[Tensor] | None
     mlp_norm: Norm[Tensor] | None
     mlp_post_norm: Norm[Tensor] | None
     cache: int
@@ -164,6 +166,8 @@ class Decoder(Generic[Tensor]):
                 shared = mixed if self.spec.parallel else None
                 x = self._read(stream, layer.mlp_norm) if shared is None else shared
                 x = self._communicator.all_reduce(layer.feed_forward(step, x))
+                if layer.beside is not None:
+                    x = layer.beside(ops, x, stream)
                 x = self._post_norm(ops, x, layer.mlp_post_norm)
                 if inputs.media is not None and index < len(deep):
                     x = ops.add_rows(x, deep[index], inputs.media.index)
@@ -277,6 +281,9 @@ class Decoder(Generic[Tensor]):
             mixer_post_norm=self._norm(layer.attention_post_norm, ops),
             feed_forward=pack_feed_forward(self.spec, own, layer, ops)
             if own.has_feed_forward
+            else None,
+            beside=ExpertsBeside(self.spec, own.experts, layer, ops)
+            if own.experts is not None and own.experts.beside_dense
             else None,
             mlp_norm=self._norm(layer.mlp_norm, ops),
             mlp_post_norm=self._norm(layer.mlp_post_norm, ops),

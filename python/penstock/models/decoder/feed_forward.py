@@ -50,20 +50,33 @@ def plain_activation(ops: Ops[Tensor], activation: ExpertActivation, x: Tensor) 
 
 
 class DenseFeedForward(Generic[Tensor]):
-    """A feed-forward with or without a gate, as `DecoderSpec.gated` says."""
+    """A feed-forward with or without a gate, as `DecoderSpec.gated` says. `deviations`: see
+    `LayerSpec.gate_deviations`."""
 
-    def __init__(self, spec: DecoderSpec, weights: LayerWeights, ops: Ops[Tensor]) -> None:
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: LayerWeights,
+        ops: Ops[Tensor],
+        deviations: float | None = None,
+    ) -> None:
         assert weights.gate_up is not None and weights.down is not None
         self._gated = spec.gated
         self._activation = spec.activation
+        self._deviations = deviations
         self._gate_up = ops.pack_linear(weights.gate_up)
         self._down = ops.pack_linear(weights.down)
 
     def __call__(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the block: [T, W] -> [T, W]."""
-        activate = gated_activation if self._gated else plain_activation
         opened = step.linear(x, self._gate_up, GATE_UP)
-        return step.linear(activate(step.ops, self._activation, opened), self._down, DOWN)
+        return step.linear(self._activate(step.ops, opened), self._down, DOWN)
+
+    def _activate(self, ops: Ops[Tensor], opened: Tensor) -> Tensor:
+        if self._deviations is not None:
+            return ops.sparse_gelu_tanh_mul(opened, self._deviations)
+        activate = gated_activation if self._gated else plain_activation
+        return activate(ops, self._activation, opened)
 
 
 class SharedFeedForward(Generic[Tensor]):
@@ -106,8 +119,11 @@ class ExpertsFeedForward(Generic[Tensor]):
 
     def __call__(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the block: [T, W] -> [T, W]."""
-        ops = step.ops
-        logits = ops.linear(x, self._router)
+        return self.run(step.ops, x, x)
+
+    def run(self, ops: Ops[Tensor], x: Tensor, routed: Tensor) -> Tensor:
+        """Compute the block: [T, W] -> [T, W]. `routed`: [T, W], the input of the router."""
+        logits = ops.linear(routed, self._router)
         chosen, shares = ops.route_experts(
             logits, self._spec.routing, self._router_bias, self._expert_scale
         )
@@ -119,6 +135,6 @@ def pack_feed_forward(
     spec: DecoderSpec, layer: LayerSpec, weights: LayerWeights, ops: Ops[Tensor]
 ) -> FeedForward[Tensor]:
     """Return the packed feed-forward block of a layer."""
-    if layer.experts is not None:
+    if layer.experts is not None and not layer.is_dense:
         return ExpertsFeedForward(layer.experts, weights, ops)
-    return DenseFeedForward(spec, weights, ops)
+    return DenseFeedForward(spec, weights, ops, layer.gate_deviations)

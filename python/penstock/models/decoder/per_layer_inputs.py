@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from penstock.kernels.ops_interface import Ops
 from penstock.kernels.weights import Dense, Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.block_specs import PerLayerInputsSpec
+from penstock.models.decoder.feed_forward import plain_activation
 from penstock.quant.dequantize import dequantize
 from penstock.quant.weight_slices import (
     column_step,
@@ -28,7 +29,7 @@ from penstock.quant.weight_slices import (
 
 if TYPE_CHECKING:
     from penstock.models.decoder.mixer import LayerTensors
-    from penstock.models.decoder.spec import DecoderSpec
+    from penstock.models.decoder.spec import DecoderSpec, FeedForwardActivation
 
 Tensor = TypeVar("Tensor")
 Vector = npt.NDArray[np.float32]
@@ -85,7 +86,7 @@ class LayerInput(Generic[Tensor]):
     def __init__(
         self,
         weights: LayerInputWeights,
-        activation: Literal["silu", "gelu_tanh"],
+        activation: FeedForwardActivation,
         eps: float,
         ops: Ops[Tensor],
     ) -> None:
@@ -98,8 +99,7 @@ class LayerInput(Generic[Tensor]):
     def __call__(self, ops: Ops[Tensor], x: Tensor, own: Tensor) -> Tensor:
         """Return norm(projection(act(gate(x)) * own)): [T, W] -> [T, W]. `own`: [T, P], the layer's
         input."""
-        gate = ops.linear(x, self._gate)
-        gate = ops.gelu_tanh(gate) if self._activation == "gelu_tanh" else ops.silu(gate)
+        gate = plain_activation(ops, self._activation, ops.linear(x, self._gate))
         projected = ops.linear(ops.multiply(gate, own), self._projection)
         return ops.rms_norm(projected, self._norm, self._eps)
 

@@ -125,6 +125,8 @@ class ExpertsSpec:
       (shared experts); its result is added. 0: there is none.
     - `shared_gated`: the result of the shared feed-forward is multiplied by the sigmoid of a linear
       layer with one output.
+    - `beside_dense`: the layer has its dense feed-forward too. Both read the residual stream, with
+      norms of their own, and both results are normalized and added.
     """
 
     count: int
@@ -138,6 +140,7 @@ class ExpertsSpec:
     shares_scale: Literal["output", "input"] = "output"
     shared_size: int = 0
     shared_gated: bool = False
+    beside_dense: bool = False
 
     @property
     def per_token(self) -> int:
@@ -163,7 +166,8 @@ class LayerSpec:
     - `window`: number of last positions that a token attends to, its own included; 0: full
       attention.
     - `rotary`: False: the layer has no position embedding.
-    - `experts`: the mixture of experts that replaces the feed-forward; None: a dense layer.
+    - `experts`: the mixture of experts that replaces the feed-forward, or is beside it; None: a
+      dense layer.
     - `mixer`: the block that replaces attention; None: attention.
     - `blocks`: the blocks that the layer has. A layer with only one block has only its norm.
     - `intermediate_size`: the width of the dense feed-forward; None: that of the model.
@@ -180,6 +184,12 @@ class LayerSpec:
     intermediate_size: int | None = None
     attention: LayerAttention = PLAIN_ATTENTION
     gate_deviations: float | None = None
+
+    @property
+    def reach(self) -> int:
+        """The window of the layer's attention as ops take it: the sliding window, or minus the
+        size of its chunks."""
+        return self.window or -self.attention.chunk
 
     @property
     def has_mixer(self) -> bool:
@@ -199,7 +209,7 @@ class LayerSpec:
     @property
     def is_dense(self) -> bool:
         """Whether the layer has a dense feed-forward."""
-        return self.has_feed_forward and self.experts is None
+        return self.has_feed_forward and (self.experts is None or self.experts.beside_dense)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +393,9 @@ class DecoderSpec:
         widest = max(sizes, default=0) * (3 if self.gated else 2)
         for experts in {layer.experts for layer in self.layers if layer.has_feed_forward} - {None}:
             assert experts is not None
-            widest = max(widest, experts.inner_columns(self.hidden_size))
+            routed = experts.inner_columns(self.hidden_size)
+            # Beside a dense feed-forward: its result, and the normalized inputs and results.
+            widest = max(widest, routed + 5 * self.hidden_size * experts.beside_dense)
         return widest + (self.hidden_size if self.parallel else 0)
 
     def check(self, where: str) -> None:
@@ -458,6 +470,13 @@ class DecoderSpec:
             )
         if self.head_bias and self.tied_head:
             raise ModelError(f"{where}: a tied language-model head with a bias is not supported")
+        for deviations in {layer.gate_deviations for layer in self.layers} - {None}:
+            assert deviations is not None
+            if not math.isfinite(deviations) or not self.gated or self.activation != "gelu_tanh":
+                raise ModelError(
+                    f"{where}: a cutoff of gates at {deviations} deviations is supported only if"
+                    " it is finite, and only with gates and gelu_tanh"
+                )
         self._check_streams(where)
 
     def _check_attention(self, index: int, layer: LayerSpec, where: str) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape, check_shapes
-from penstock.models.decoder import altup, per_layer_inputs
+from penstock.models.decoder import altup, experts_beside, per_layer_inputs
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, LongRopeScaling
 from penstock.models.decoder.tensor_names import LONGROPE_FACTORS, TensorNames
 from penstock.quant.checkpoint import Checkpoint, TensorInfo
@@ -99,13 +99,15 @@ def _model_parts(spec: DecoderSpec) -> dict[str, Shape]:
     return parts
 
 
-def _layer_parts(spec: DecoderSpec) -> dict[str, Shape]:
+def _layer_parts(spec: DecoderSpec, own: LayerSpec) -> dict[str, Shape]:
     """Return the shape of each tensor of a layer's further blocks, by role."""
     parts: dict[str, Shape] = {"layer_scalar": (1,)} if spec.layer_scalars else {}
     if spec.per_layer_inputs is not None:
         parts |= per_layer_inputs.layer_shapes(spec.per_layer_inputs, spec)
     if spec.altup is not None:
         parts |= altup.layer_shapes(spec.altup, spec)
+    if own.experts is not None and own.experts.beside_dense:
+        parts |= experts_beside.layer_shapes(spec)
     return parts
 
 
@@ -159,7 +161,7 @@ def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
 
 def _layer_shapes(names: TensorNames, spec: DecoderSpec, own: LayerSpec) -> dict[str, Shape]:
     shapes: dict[str, Shape] = {}
-    shapes |= {names.layer_parts[role]: shape for role, shape in _layer_parts(spec).items()}
+    shapes |= {names.layer_parts[role]: shape for role, shape in _layer_parts(spec, own).items()}
     if own.has_attention:
         shapes |= _attention_shapes(names, spec, own)
     elif own.mixer is not None and own.has_mixer:
@@ -170,8 +172,7 @@ def _layer_shapes(names: TensorNames, spec: DecoderSpec, own: LayerSpec) -> dict
         shapes |= _linear_shapes(
             *((name, ff, width, biased) for name in inputs), (names.down, width, ff, biased)
         )
-    elif own.has_feed_forward:
-        assert own.experts is not None
+    if own.has_feed_forward and own.experts is not None:
         shapes |= _expert_shapes(names, spec.hidden_size, own.experts)
     norms = []
     if own.has_mixer:

@@ -26,6 +26,7 @@ from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
 from penstock.models.checkpoint.matrix_forms import matrix_forms
 from penstock.models.decoder.altup import LayerAltUpWeights
 from penstock.models.decoder.expert_weights import SharedWeights, read_experts, read_shared
+from penstock.models.decoder.experts_beside import BesideNorms
 from penstock.models.decoder.mixer import LayerTensors
 from penstock.models.decoder.per_layer_inputs import LayerInputWeights
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec
@@ -59,8 +60,9 @@ class LayerWeights:
       another mixer. `mlp_norm`, `mlp_post_norm`: [W], of the feed-forward. Norms with biases are
       [2, W], weight and bias. `q_norm`, `k_norm`: [D], or [H * D] and [K * D] of all heads.
     - `router` [E, W] and `experts`: only in a mixture of experts, which has no `gate_up` and
-      `down`. `router_bias` [E]: counts for the choice of experts. `expert_scale` [E]: scales their
-      shares. `shared`: the shared experts.
+      `down` unless it is beside a dense feed-forward. `beside`: the norms around both.
+      `router_bias` [E]: counts for the choice of experts. `expert_scale` [E]: scales their shares.
+      `shared`: the shared experts.
     - `sinks`: [H].
     - `mixer`: what `MixerSpec.read` returned.
     - `scalar`: the factor on the residual stream after the layer.
@@ -86,6 +88,7 @@ class LayerWeights:
     mixer: Any = None
     scalar: float = 1.0
     input: LayerInputWeights | None = None
+    beside: BesideNorms | None = None
     altup: LayerAltUpWeights | None = None
     router_bias: Vector | None = None
     expert_scale: Vector | None = None
@@ -332,9 +335,10 @@ class DecoderWeights:
             mlp_norm=self._norm(prefix + names.mlp_norm) if before else None,
             mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if spec.norms != "pre" else None,
         )
-        if own.experts is not None:
-            return self._read_mixture(prefix, own.experts, normed)
-        return replace(normed, gate_up=self._gate_up(prefix, own), down=self._down(prefix))
+        if own.is_dense:
+            gate_up, down = self._gate_up(prefix, own), self._down(prefix)
+            normed = replace(normed, gate_up=gate_up, down=down)
+        return normed if own.experts is None else self._read_mixture(prefix, own.experts, normed)
 
     def _read_mixture(
         self, prefix: str, mixture: ExpertsSpec, weights: LayerWeights
@@ -348,6 +352,11 @@ class DecoderWeights:
             router_bias=self.row(bias).data[0] if mixture.correction_bias else None,
             expert_scale=self.row(scale).data[0] if mixture.expert_scale else None,
             shared=read_shared(self, prefix, mixture),
+            beside=BesideNorms.read(
+                _LayerTensors(self, prefix, names.layer_parts), self.spec.hidden_size
+            )
+            if mixture.beside_dense
+            else None,
         )
 
     def _norm(self, name: str) -> Vector:

@@ -1,5 +1,5 @@
-"""Gemma 3n: its audio tower and recordings. Its language model and its image tower are not
-supported."""
+"""Gemma 3n: four parallel residual streams, inputs per layer, caches that several layers read, and
+an audio tower. Its image tower is not supported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from typing import Any, Final
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.models.configuration.family import Family, MediaFamily
+from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder, MediaFamily
+from penstock.models.configuration.gemma3n_text import (
+    Gemma3nTextConfig,
+    gguf_text_spec,
+    text_spec,
+)
+from penstock.models.configuration.gemma_text import ALTUP_NAMES, GGUF_ALTUP_NAMES
 from penstock.models.configuration.media_config import read_model_config, token_name
 from penstock.models.media.audio_processor import AudioProcessor
 from penstock.models.media.gemma3n_audio import Gemma3nFeatures
@@ -118,4 +124,17 @@ def read_folder(folder: Path) -> MediaSpec:
     return MediaSpec(processor, (spec,))
 
 
-FAMILY = Family(media=MediaFamily("Gemma3nForConditionalGeneration", read_folder))
+FAMILY = Family(
+    hf=HfDecoder(
+        "gemma3n",
+        "Gemma3nForCausalLM",
+        Gemma3nTextConfig,
+        text_spec,
+        ALTUP_NAMES,
+        model_type="gemma3n_text",
+        headless="Gemma3nTextModel",
+        is_reranker=False,
+    ),
+    gguf=GgufDecoder("gemma3n", gguf_text_spec, GGUF_ALTUP_NAMES),
+    media=MediaFamily("Gemma3nForConditionalGeneration", read_folder),
+)

@@ -1,6 +1,6 @@
 """Gemma 4: a sliding window in most layers, larger heads in the others, norms before and after each
-block and on heads of queries, keys and values, a number that scales each layer's result, and in some
-models inputs per layer, shared caches, or experts beside the feed-forward; and its towers."""
+block and on heads of queries, keys and values, and a number that scales the result of each layer;
+in some models inputs per layer, shared caches, or experts beside the feed-forward. Its towers."""
 
 from __future__ import annotations
 
@@ -215,6 +215,11 @@ def _mmproj_names(file: GgufFile) -> VisionNames:
     )
 
 
+def tensor_name(name: str) -> str:
+    """Return the name by which the language model knows a tensor of a folder."""
+    return name.replace(".experts.", ".mlp.experts.")
+
+
 FAMILY = Family(
     hf=HfDecoder(
         "gemma4",
@@ -225,6 +230,7 @@ FAMILY = Family(
         model_type="gemma4_text",
         headless="Gemma4TextModel",
         is_reranker=False,
+        tensor_name=tensor_name,
     ),
     gguf=GgufDecoder("gemma4", gguf_text_spec, GGUF_INPUT_NAMES),
     media=MediaFamily("Gemma4ForConditionalGeneration", read_folder, ("gemma4v",), read_mmproj),

@@ -6,7 +6,7 @@ Every other module of this package is a family, and declares it in `FAMILY`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -247,6 +247,23 @@ def hf_names(spec: DecoderSpec) -> TensorNames:
     """Return the tensor names of a decoder in a Hugging Face folder. `spec` may come from a folder
     or a GGUF file."""
     return _HF_NAMES.get(spec.architecture, HF_NAMES)
+
+
+def tensor_renaming(spec: DecoderSpec, container: str | None) -> Callable[[str], str | None] | None:
+    """Return the function that maps the name of a tensor in a Hugging Face folder to the name by
+    which its families know it, None for a tensor that is not read; None if no name differs.
+    `container`: the multimodal architecture, or None."""
+    media = MEDIA_FAMILIES.get(container or "")
+    own = next((one.tensor_name for one in _DECODERS if one.name == spec.architecture), None)
+    outer = None if media is None else media.tensor_name
+    if own is None or outer is None:
+        return own or outer
+
+    def both(name: str) -> str | None:
+        shown = outer(name)
+        return None if shown is None else own(shown)
+
+    return both
 
 
 def hf_encoder_names(spec: EncoderSpec) -> EncoderNames:

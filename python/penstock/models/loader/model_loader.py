@@ -275,7 +275,7 @@ def load_model(
         spec = registry.spec_of_folder(files.path)
         container = registry.multimodal_architecture_of_folder(files.path)
         checkpoint = _renamed(
-            open_checkpoint(files.path, _float8_storage(float8, dtype)), container
+            open_checkpoint(files.path, _float8_storage(float8, dtype)), spec, container
         )
         names, permuted_qk = _names(spec, checkpoint, container), False
         spec = _resolve_tied_head(spec, checkpoint, names)
@@ -313,12 +313,10 @@ def load_model(
     )
 
 
-def _renamed(checkpoint: Checkpoint, container: str | None) -> Checkpoint:
-    """Return the checkpoint with the names that the family of a multimodal model uses."""
-    family = registry.MEDIA_FAMILIES.get(container or "")
-    if family is None or family.tensor_name is None:
-        return checkpoint
-    return RenamedCheckpoint(checkpoint, family.tensor_name)
+def _renamed(checkpoint: Checkpoint, spec: DecoderSpec, container: str | None) -> Checkpoint:
+    """Return the checkpoint with the names that the families of the model use."""
+    name_of = registry.tensor_renaming(spec, container)
+    return checkpoint if name_of is None else RenamedCheckpoint(checkpoint, name_of)
 
 
 def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[str, Bits]:

@@ -124,5 +124,5 @@ def _attention_bytes(
     `queries` queries per KV head, for all attention windows together. `split`: smallest part of a
     context in keys, None for the tuned size."""
     splits = most_splits(context, split or smallest_split())
-    windows = len({layer.window for layer in spec.layers})
+    windows = len({layer.reach for layer in spec.layers})
     return windows * rows * splits * spec.num_kv_heads * queries * (spec.head_dim + 2) * 4

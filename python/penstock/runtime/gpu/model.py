@@ -125,7 +125,7 @@ class _DecodeAttentionPlans:
         self._short = decode_attention.decode_tokens(self._heads)
         self._device = device
         self._block_size = block_size
-        self._windows = sorted({layer.window for layer in spec.layers})
+        self._windows = sorted({layer.reach for layer in spec.layers})
         self._few_rows = min(few_rows, max_rows)
         self._kept = self._keep(max_rows, max_model_len, smallest_split())
         self._few: dict[int, Any] = {}

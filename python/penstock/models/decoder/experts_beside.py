@@ -1,0 +1,71 @@
+"""A mixture of experts beside the dense feed-forward of a layer (Gemma 4): both read the residual
+stream, each with a norm of its own, and both results are normalized and added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.ops_interface import Ops
+from penstock.models.checkpoint.check_shapes import Shape
+from penstock.models.decoder.feed_forward import ExpertsFeedForward
+from penstock.models.decoder.norm import Norm, pack_norm
+from penstock.models.decoder.residual_stream import ResidualStream
+from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec
+
+if TYPE_CHECKING:
+    from penstock.models.decoder.mixer import LayerTensors
+    from penstock.models.decoder.weights import LayerWeights
+
+Tensor = TypeVar("Tensor")
+Vector = npt.NDArray[np.float32]
+
+_ROLES = ("dense_post_norm", "experts_norm", "experts_post_norm", "router_scale")
+
+
+def layer_shapes(spec: DecoderSpec) -> Mapping[str, Shape]:
+    """Return the shape of each norm of a layer, by role."""
+    return dict.fromkeys(_ROLES, (spec.hidden_size,))
+
+
+@dataclass(frozen=True, slots=True)
+class BesideNorms:
+    """The norms [W] around both blocks: of the results of the dense feed-forward and of the
+    experts, of the input of the experts, and of that of their router."""
+
+    dense_post: Vector
+    experts: Vector
+    experts_post: Vector
+    router: Vector
+
+    @classmethod
+    def read(cls, tensors: LayerTensors, width: int) -> BesideNorms:
+        """Read the norms of one layer. The router's input is divided by the root of its width."""
+        post, norm, experts_post = map(tensors.norm, _ROLES[:3])
+        scale = tensors.array("router_scale") * np.float32(width**-0.5)
+        return cls(post, norm, experts_post, scale)
+
+
+class ExpertsBeside(Generic[Tensor]):
+    """The packed experts of a layer and the norms around both blocks."""
+
+    def __init__(
+        self, spec: DecoderSpec, experts: ExpertsSpec, weights: LayerWeights, ops: Ops[Tensor]
+    ) -> None:
+        norms = weights.beside
+        assert norms is not None
+        self._dense_post: Norm[Tensor] = pack_norm(spec, norms.dense_post, ops)
+        self._norm: Norm[Tensor] = pack_norm(spec, norms.experts, ops)
+        self._post: Norm[Tensor] = pack_norm(spec, norms.experts_post, ops)
+        self._router_norm: Norm[Tensor] = pack_norm(spec, norms.router, ops)
+        self._experts = ExpertsFeedForward(experts, weights, ops)
+
+    def __call__(self, ops: Ops[Tensor], dense: Tensor, stream: ResidualStream[Tensor]) -> Tensor:
+        """Return the sum of both results: [T, W] -> [T, W]. `dense`: the result of the dense
+        feed-forward. `stream`: the residual stream, which both blocks read."""
+        routed = self._experts.run(ops, stream.norm(self._norm), stream.norm(self._router_norm))
+        return ops.add(self._dense_post.of(ops, dense), self._post.of(ops, routed))
