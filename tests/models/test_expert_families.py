@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from decoder_stepper import Stepper, load_decoder
 from gguf_expert_export import export_experts
 from random_models import PROMPT, TOLERANCE, expected_logits, random_model
+
+from penstock.base.errors import ModelError
+from penstock.models.families.registry import spec_of_folder
 
 GLM = {
     "head_dim": 32,
@@ -143,3 +148,80 @@ def test_gguf_gives_the_logits_of_transformers(tmp_path: Path, case: str) -> Non
     export_experts(model, tmp_path / "m.gguf")
     logits = Stepper(*load_decoder(tmp_path / "m.gguf")).step({0: PROMPT}, all_rows=True)
     torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)
+
+
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "DeepseekV2": {"num_experts_per_tok": 6},
+    "DeepseekV3": {},
+    "Glm4MoeLite": {},
+    "Mistral4": {},
+    "Glm4Moe": {"head_dim": 128},
+    "Qwen2Moe": {},
+    "Phimoe": {},
+    "HunYuanMoEV1": {},
+    "Ernie4_5_Moe": {},
+    "Olmoe": {},
+    "GraniteMoe": {},
+    "GraniteMoeShared": {},
+}
+"""Model -> the keys that it has no defaults for."""
+
+
+@pytest.mark.parametrize("name", list(DEFAULTS))
+def test_missing_keys_get_the_defaults_of_transformers(tmp_path: Path, name: str) -> None:
+    own = DEFAULTS[name]
+    config = getattr(transformers, f"{name}Config")(architectures=[f"{name}ForCausalLM"], **own)
+    config.save_pretrained(tmp_path)
+    written = spec_of_folder(tmp_path)
+    path = tmp_path / "config.json"
+    keys = json.loads(path.read_text())
+    kept = (*SIZES, "vocab_size", "architectures", *own)
+    path.write_text(json.dumps({key: keys[key] for key in kept}))
+    assert spec_of_folder(tmp_path) == written
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("Qwen2Moe", {"shared_expert_intermediate_size": None}, "intermediate_size is missing"),
+        ("Qwen2Moe", {"shared_expert_intermediate_size": -4}, "intermediate_size -4 is negative"),
+        ("Qwen2Moe", {"decoder_sparse_step": 0}, "decoder_sparse_step 0 is not positive"),
+        ("Glm4Moe", {"n_group": 3}, "n_group 3 does not divide 128 experts"),
+        ("Glm4Moe", {"scoring_func": "softmax"}, "scoring_func 'softmax' is not supported"),
+        ("Phimoe", {"num_experts_per_tok": 3}, "num_experts_per_tok 3 is not supported, only 2"),
+        ("Phimoe", {"router_jitter_noise": -1.0}, "router_jitter_noise -1.0 is not in"),
+        (
+            "Phimoe",
+            {"rope_scaling": LONGROPE | {"long_mscale": 2.0}},
+            "other than long_mscale 2.0 is not supported",
+        ),
+        ("HunYuanMoEV1", {"moe_topk": [1, 2]}, r"moe_topk \[1, 2\] is not supported"),
+        ("HunYuanMoEV1", {"num_experts": []}, r"num_experts \[\] is not supported"),
+        ("HunYuanMoEV1", {"moe_intermediate_size": [3, 3]}, "is not supported, only 11008"),
+        ("Ernie4_5_Moe", {"use_bias": True}, "use_bias true is not supported"),
+        ("Ernie4_5_Moe", {"moe_layer_interval": 0}, "moe_layer_interval 0 is not positive"),
+        ("Ernie4_5_Moe", {"moe_num_shared_experts": -1}, "moe_num_shared_experts -1 is negative"),
+        ("Ernie4_5_Moe", {"moe_k": 0}, "experts of a token 0 is not in"),
+        ("Olmoe", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not supported"),
+        ("GraniteMoe", {"shared_intermediate_size": -2}, "width of the shared experts -2"),
+        ("Mistral4", {"topk_group": 2}, "topk_group 2 is not in 1..1"),
+        (
+            "Mistral4",
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "llama_4_scaling_beta": 0.1}},
+            "original_max_position_embeddings None is not positive",
+        ),
+        ("Glm4MoeLite", {"mlp_layer_types": ["dense"]}, "mlp_layer_types has 1 entries for 47"),
+        ("Glm4MoeLite", {"mlp_layer_types": ["wide"] * 47}, r"mlp_layer_types: \['wide'\] are not"),
+    ],
+)
+def test_a_key_that_does_not_fit_is_named(
+    tmp_path: Path, name: str, change: dict[str, Any], message: str
+) -> None:
+    config = getattr(transformers, f"{name}Config")(architectures=[f"{name}ForCausalLM"])
+    config.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ModelError, match=message) as raised:
+        spec_of_folder(tmp_path)
+    assert str(path) in str(raised.value)
