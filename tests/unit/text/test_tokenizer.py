@@ -121,6 +121,10 @@ def test_pieces_are_not_joined_to_a_control_token() -> None:
         ("dbrx", "1234 a!\n", ["123", "4", " a", "!\n"]),
         ("glm4", "1234 a!\n", ["123", "4", " a", "!\n"]),
         ("chatglm-bpe", "1234 a!\n", ["123", "4", " a", "!\n"]),
+        ("deepseek-llm", "abƻ 12你好!", ["ab", "ƻ ", "1", "2", "你好", "!"]),
+        ("kimi-k2", "Hi你好 there's1234", ["Hi", "你好", " there's", "123", "4"]),
+        ("hunyuan", "12 e\u0301", ["1", "2", " e", "\u0301"]),
+        ("hunyuan-dense", "1234你好", ["123", "4", "你好"]),
         ("seed-coder", "12 a!\n", ["1", "2", " a", "!", "\n"]),
     ],
 )
