@@ -22,7 +22,7 @@ import numpy.typing as npt
 from bench.harness.machine_facts import facts
 from penstock.config import EngineSettings
 from penstock.kernels.native import NativeOps, Pool
-from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.decoder.decoder import Decoder
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model, load_text_parts

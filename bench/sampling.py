@@ -21,7 +21,7 @@ from penstock.config import EngineSettings
 from penstock.dialog import Sampling, SequenceBreaker
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
-from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.step_inputs import StepInputs
 from penstock.runtime import CpuRuntime, load_runtime
 from penstock.runtime.protocol import Masks
 from penstock.scheduler import StepPlan

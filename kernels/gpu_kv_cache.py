@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import torch
 
-from penstock.kernels.ops_interface import LayerCache
+from penstock.kernels.step_inputs import LayerCache
 
 ALIGNED_ELEMENTS = 16
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from penstock.kernels.weights import Dense, Linear
 
 if TYPE_CHECKING:
-    from penstock.kernels.ops_interface import LayerCache, StepInputs
+    from penstock.kernels.step_inputs import LayerCache, StepInputs
 
 Tensor = TypeVar("Tensor")
 

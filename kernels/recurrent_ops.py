@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from penstock.kernels.recurrent_state import ConvState, MatrixState
 
 if TYPE_CHECKING:
-    from penstock.kernels.ops_interface import StepInputs
+    from penstock.kernels.step_inputs import StepInputs
 
 Tensor = TypeVar("Tensor")
 

@@ -106,7 +106,7 @@ STRUCTS: Final[Mapping[str, Signature]] = {
 SamplingRows may be None. `visible` is `StepInputs.media.visible`, and `state_source` and the like
 are the fields of `StepInputs.states`. Heads, StateHeads and DtLimits are tuples. A native kernel
 takes the index of a `scoring` in `routing.SCORINGS`.
-`ops_interface` and `sampler_inputs` document the fields."""
+`step_inputs`, `recurrent_state`, `routing` and `sampler_inputs` document the fields."""
 
 
 def flattened(signature: Signature) -> Signature:

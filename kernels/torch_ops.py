@@ -13,8 +13,8 @@ from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_caches
 from penstock.kernels.layer_graphs import LayerGraphs
 from penstock.kernels.lora_slots import SlotSizes
 from penstock.kernels.ops import all_ops
-from penstock.kernels.ops_interface import CacheDtype, LayerCache
 from penstock.kernels.registry import KernelRegistry
+from penstock.kernels.step_inputs import CacheDtype, LayerCache
 from penstock.kernels.weights import Experts, Linear, Matrix
 
 

@@ -12,7 +12,7 @@ import torch
 from bench.device.machine import Bench
 from bench.device.model_shapes import Shape
 from bench.device.ops import step_of
-from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 
 Chunks = tuple[tuple[int, int], ...]
 """One row: tokens cached before the step, and tokens that the step computes."""

@@ -33,8 +33,8 @@ from bench.device.ops import (
 from bench.device.result_log import Record
 from penstock.kernels.ops.norm import add_rms_norm, rms_norm
 from penstock.kernels.ops.rope_cache import rope_cache
-from penstock.kernels.ops_interface import HeadNorm, LayerCache
 from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.step_inputs import HeadNorm, LayerCache
 from penstock.kernels.triton.matmul.linear import rounded_to_float8
 from penstock.kernels.triton.matmul.packed_weights import PackedFloat8
 

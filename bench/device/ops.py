@@ -13,8 +13,8 @@ from bench.device.model_shapes import SHAPES, Shape, float8_tiles
 from bench.device.result_log import Record
 from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_caches
 from penstock.kernels.ops.attention import ATTENTION
-from penstock.kernels.ops_interface import HeadNorm, StepInputs
 from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.step_inputs import HeadNorm, StepInputs
 from penstock.kernels.weights import Dense, Float8, Linear
 
 BLOCK = 16

@@ -27,7 +27,7 @@ from bench.device.result_log import Record
 from penstock.kernels.cuda import Library
 from penstock.kernels.cuda.tuning import DEFAULTS, VALUES
 from penstock.kernels.kv_splits import SIZES
-from penstock.kernels.ops_interface import HeadNorm
+from penstock.kernels.step_inputs import HeadNorm
 
 LAYERS, REPLAYS = 6, 8
 WIDTHS = ((1, 1024), (32, 1024), (256, 1024), (8, 16384))

@@ -29,8 +29,8 @@ from penstock.kernels.cuda import CudaOps, library, open_library
 from penstock.kernels.cuda.launcher import DriverLauncher
 from penstock.kernels.gpu_kv_cache import CacheExtents
 from penstock.kernels.ops import all_ops
-from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.registry import KernelRegistry, Machine
+from penstock.kernels.step_inputs import StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton import TritonOps
 from penstock.kernels.triton.compile import launch as launching

@@ -21,7 +21,7 @@ import numpy as np
 
 from penstock import _native
 from penstock.kernels.native import NativeOps
-from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.step_inputs import StepInputs
 from penstock.kernels.weights import Affine, Linear
 
 WIDTH, FEED, LAYERS = 576, 1536, 30

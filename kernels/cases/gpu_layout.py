@@ -8,8 +8,8 @@ import torch
 
 from penstock.kernels.cases.random_inputs import map_tensors
 from penstock.kernels.gpu_kv_cache import token_major
-from penstock.kernels.ops_interface import LayerCache
 from penstock.kernels.registry import Inputs
+from penstock.kernels.step_inputs import LayerCache
 
 _LARGEST = 448.0  # the largest finite float8_e4m3fn
 

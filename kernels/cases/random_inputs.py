@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.weights import (
     FLOAT4_VALUES,
     FLOAT4_ZERO,

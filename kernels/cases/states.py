@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 
 from penstock.kernels.cases.random_inputs import RandomInputs
-from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.recurrent_state import STATE_TILE, ConvState, MatrixState, StateRows
+from penstock.kernels.step_inputs import StepInputs
 
 _SPARE = 2  # rows and snapshots that no chunk uses
 

@@ -21,9 +21,9 @@ from penstock.kernels.ops.linear import LINEAR
 from penstock.kernels.ops.norm import ADD_RMS_NORM, RMS_NORM
 from penstock.kernels.ops.rope_cache import ROPE_CACHE
 from penstock.kernels.ops.sampling import SAMPLE
-from penstock.kernels.ops_interface import HeadNorm, LayerCache, StepInputs
 from penstock.kernels.registry import Impl, Machine
 from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.step_inputs import HeadNorm, LayerCache, StepInputs
 from penstock.kernels.triton import norm as triton_norm
 from penstock.kernels.triton.compile.launch import OLDEST_CAPABILITY
 from penstock.kernels.triton.linear_choice import capability_of

@@ -8,7 +8,7 @@ from penstock import _native
 from penstock.kernels.latent_ops import LatentSizes, head_matrices
 from penstock.kernels.native.backend import CallBackend
 from penstock.kernels.native.pack import matrix_source
-from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.weights import Linear
 
 Tensor = TypeVar("Tensor")

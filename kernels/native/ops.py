@@ -23,7 +23,10 @@ from penstock.kernels.native.latent_ops import LatentBackendOps
 from penstock.kernels.native.pack import NativeSlots, matrix_source
 from penstock.kernels.native.recurrent_ops import BackendRecurrentOps, state_operands
 from penstock.kernels.native.row_ops import row_ops
-from penstock.kernels.ops_interface import (
+from penstock.kernels.recurrent_state import StateRows
+from penstock.kernels.routing import SCORINGS, Routing
+from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.step_inputs import (
     AdapterRows,
     CacheDtype,
     HeadNorm,
@@ -31,9 +34,6 @@ from penstock.kernels.ops_interface import (
     MediaRows,
     StepInputs,
 )
-from penstock.kernels.recurrent_state import StateRows
-from penstock.kernels.routing import SCORINGS, Routing
-from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.weights import Experts, Linear, Matrix
 
 Tensor = TypeVar("Tensor")

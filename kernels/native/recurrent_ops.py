@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from penstock.kernels.native.backend import CallBackend
-from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.recurrent_state import ConvState, MatrixState, StateRows
+from penstock.kernels.step_inputs import StepInputs
 
 Tensor = TypeVar("Tensor")
 

@@ -14,8 +14,8 @@ import torch
 
 from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.rope_cache import single_token
-from penstock.kernels.ops_interface import LayerCache, MediaRows, StepInputs
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.step_inputs import LayerCache, MediaRows, StepInputs
 
 
 def attention(

@@ -14,8 +14,8 @@ from penstock.kernels.latent_ops import LatentSizes
 from penstock.kernels.ops.head_linear import HeadMatrices, head_linear, random_heads
 from penstock.kernels.ops.norm import rms_norm
 from penstock.kernels.ops.rope_cache import rope_table, rotate, single_token
-from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.weights import FloatName
 
 

@@ -10,8 +10,8 @@ import torch
 
 from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.lora_slots import LinearFactors, LoraFactors, SlotSizes, StorageDtype
-from penstock.kernels.ops_interface import AdapterRows
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.step_inputs import AdapterRows
 
 
 class ReferenceAdapter:

@@ -10,7 +10,6 @@ import torch
 
 from penstock.kernels.cases.random_inputs import RandomInputs, map_tensors
 from penstock.kernels.ops.adjust_rows import random_adjustments
-from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.persistent_batch import (
     CHUNK_WORDS,
     RUN_WORDS,
@@ -20,6 +19,7 @@ from penstock.kernels.persistent_batch import (
     Upload,
 )
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.step_inputs import StepInputs
 
 
 def update_rows(state: RowState[torch.Tensor], upload: Upload[torch.Tensor]) -> None:

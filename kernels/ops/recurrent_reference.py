@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import silu, softplus
 
-from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.recurrent_state import STATE_TILE, ConvState, MatrixState
+from penstock.kernels.step_inputs import StepInputs
 
 _LENGTH_EPS = 1e-6  # added to the squared length of keys and queries
 

@@ -10,8 +10,8 @@ import torch
 
 from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.norm import rms_norm
-from penstock.kernels.ops_interface import HeadNorm, LayerCache, StepInputs
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.step_inputs import HeadNorm, LayerCache, StepInputs
 
 
 def rotate(x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:

@@ -20,8 +20,8 @@ import torch
 
 from penstock.kernels.lora_slots import LinearFactors, SlotSizes
 from penstock.kernels.ops.lora import LORA
-from penstock.kernels.ops_interface import AdapterRows
 from penstock.kernels.registry import Impl
+from penstock.kernels.step_inputs import AdapterRows
 from penstock.kernels.triton.compile.launch import ceil_div, in_units, launch, why_not
 from penstock.kernels.triton.language import tl, triton
 

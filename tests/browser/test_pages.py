@@ -11,7 +11,8 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.hub.catalogue import DEFAULT_MODEL
 from tests.browser.conftest import COLOURS, SIZES, Visitor
 from tests.e2e.conftest import RunningServer

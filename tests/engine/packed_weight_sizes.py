@@ -14,7 +14,7 @@ from penstock.kernels.registry import KernelRegistry, Machine
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton import TritonOps
 from penstock.kernels.weights import Experts, Linear
-from penstock.models.decoder.weights import LayerWeights, Weights
+from penstock.models.decoder.layer_weights import LayerWeights, Weights
 
 
 class PackingOps(TritonOps):

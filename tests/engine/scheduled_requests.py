@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from penstock.dialog import Sampling
-from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.step_inputs import StepInputs
 from penstock.runtime import CpuRuntime
 from penstock.runtime.protocol import Runtime
 from penstock.scheduler import NO_ADAPTER, CpuKvCacheIndex, NewSequence, Scheduler

@@ -24,7 +24,7 @@ from penstock.kernels.cuda.library import Unavailable
 from penstock.kernels.triton.compile.archive import Archive, Cubin, write_archive
 from penstock.kernels.triton.compile.packaged_kernels import REQUEST, Misaligned, PackagedKernels
 from penstock.kernels.triton.compile.signature import Signature
-from penstock.models.decoder.spec import RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
 from tests.support.checkpoints.float8_checkpoints import write_float8
 from tests.support.checkpoints.lora_adapters import SMALL
 from tests.support.checkpoints.small_llama import write_small_llama

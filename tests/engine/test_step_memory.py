@@ -18,8 +18,8 @@ from penstock.config import EngineSettings
 from penstock.kernels.gpu_kv_cache import CacheExtents
 from penstock.kernels.kv_splits import FEW_ROWS, FEW_ROWS_SPLIT, smallest_split
 from penstock.kernels.ops import all_ops
-from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.registry import KernelRegistry, Machine
+from penstock.kernels.step_inputs import StepInputs
 from penstock.kernels.triton import TritonOps
 from penstock.kernels.triton.compile import launch as launching
 from penstock.models.hub.sources import files_at

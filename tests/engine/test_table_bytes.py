@@ -16,7 +16,8 @@ from bench.device.memory import LiveBytes
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, LoraSettings
 from penstock.kernels.reference import ReferenceOps
-from penstock.models.decoder.spec import LayerSpec, RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec import LayerSpec
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import LoadedModel, load_model
 from penstock.runtime.gpu.load import build_runtime, plan_sizes

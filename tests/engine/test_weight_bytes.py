@@ -16,7 +16,9 @@ from spec_gguf import spec_gguf
 from penstock.config import EngineSettings
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.routing import Routing
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.experts_spec import ExpertsSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_names import GGUF_NAMES
 from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.hub.model_files import ModelFiles

@@ -16,9 +16,9 @@ from penstock.kernels.cuda import CudaOps, Library
 from penstock.kernels.cuda import linear as cuda_linear
 from penstock.kernels.cuda.tuning import OF_OPS, VALUES
 from penstock.kernels.kv_splits import SIZES, forced_splits
-from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.registry import Case, Op
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton import linear_choice
 from penstock.kernels.triton.paged_attention.decode_attention import decode_tokens

@@ -9,7 +9,7 @@ import torch
 
 from penstock.kernels.lora_slots import LoraFactors, SlotSizes
 from penstock.kernels.ops.lora import group_rows
-from penstock.kernels.ops_interface import AdapterRows
+from penstock.kernels.step_inputs import AdapterRows
 from tests.support.triton_interpreter import INTERPRETED, passes_interpreted
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")

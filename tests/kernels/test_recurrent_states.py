@@ -14,7 +14,6 @@ import pytest
 from penstock import _native
 from penstock.kernels.load_ops import load_ops
 from penstock.kernels.numpy_bridge import as_tensors
-from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.recurrent_state import (
     STATE_TILE,
     ConvState,
@@ -23,6 +22,7 @@ from penstock.kernels.recurrent_state import (
     conv_ring,
     matrix_ring,
 )
+from penstock.kernels.step_inputs import StepInputs
 
 LENGTH, ROWS, SNAPSHOTS, DRAFTS = 150, 3, 2, 9
 HEADS = (2, 4, 24, 40)

@@ -15,7 +15,6 @@ from penstock.kernels.ops.dequantize import dequantize
 from penstock.kernels.ops.linear import quantized
 from penstock.kernels.ops.rope_cache import rotate
 from penstock.kernels.ops.sampling_reference import philox, sample, top_logprobs, uniform
-from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.sampler_inputs import (
     FAILED,
@@ -24,6 +23,7 @@ from penstock.kernels.sampler_inputs import (
     SeenTokens,
     TokenValues,
 )
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.weights import Affine
 
 

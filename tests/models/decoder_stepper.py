@@ -9,7 +9,6 @@ from typing import Literal
 import torch
 
 from penstock.kernels.ops.lora import ReferenceSlots
-from penstock.kernels.ops_interface import AdapterRows, LayerCache, StepInputs
 from penstock.kernels.recurrent_state import (
     STATE_TILE,
     ConvState,
@@ -21,6 +20,7 @@ from penstock.kernels.recurrent_state import (
     matrix_ring,
 )
 from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.step_inputs import AdapterRows, LayerCache, StepInputs
 from penstock.models.decoder.decoder import Decoder
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import load_model

@@ -13,7 +13,7 @@ import torch
 import transformers
 from decoder_stepper import Stepper, load_decoder
 
-from penstock.models.decoder.spec import LongRopeScaling
+from penstock.models.decoder.rope_spec import LongRopeScaling
 from penstock.models.families.registry import spec_of_folder
 
 PROMPT = [3, 17, 5, 60, 2, 9, 44, 31, 8, 8, 12, 50, 7, 23, 1, 40, 33, 6, 19, 28, 61, 4, 10]

@@ -13,8 +13,8 @@ import transformers
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
-from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.embedding.embedder import Embedder
 from penstock.models.families.registry import embedding_spec_of_folder
 from penstock.models.hub.model_files import ModelFiles

@@ -16,7 +16,7 @@ from gemma_models import CASES, build
 
 from penstock import _native
 from penstock.kernels.native import NativeOps, plan_arguments
-from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.decoder.decoder import Decoder
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.hub.model_files import ModelFiles

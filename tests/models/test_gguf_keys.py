@@ -15,7 +15,8 @@ from test_decoder import BEYOND, GEMMA3, PROMPT, TOLERANCE, expected_logits
 from test_gguf_models import logits_of, small_model
 
 from penstock.base.errors import ModelError
-from penstock.models.decoder.spec import DecoderSpec, LinearScaling, YarnScaling
+from penstock.models.decoder.rope_spec import LinearScaling, YarnScaling
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import load_embedder, load_model, load_text_parts
 

@@ -16,7 +16,7 @@ from test_decoder import TOLERANCE, expected_logits
 
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Affine
-from penstock.models.decoder.spec import YarnScaling
+from penstock.models.decoder.rope_spec import YarnScaling
 from penstock.models.families.registry import spec_of_folder
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import load_model, load_text_parts

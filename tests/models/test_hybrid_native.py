@@ -26,8 +26,8 @@ from hybrid_models import (
 
 from penstock import _native
 from penstock.kernels.native import NativeOps, plan_arguments
-from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.recurrent_state import STATE_TILE, StateRows
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.decoder.decoder import Decoder
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import load_model

@@ -18,8 +18,8 @@ from transformers.masking_utils import create_causal_mask, create_sliding_window
 from penstock import _native
 from penstock.kernels.cases.random_inputs import map_leaves
 from penstock.kernels.native import NativeOps, plan_arguments
-from penstock.kernels.ops_interface import LayerCache, MediaRows, StepInputs
 from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.step_inputs import LayerCache, MediaRows, StepInputs
 from penstock.models.decoder.decoder import Decoder
 from penstock.models.decoder.rope import chunked_axes, interleaved_axes
 from penstock.models.hub.model_files import ModelFiles

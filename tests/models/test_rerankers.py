@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
-from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.embedding.embedder import Embedder
 from penstock.models.embedding.rerankers import is_reranker, load_reranker
 from penstock.models.hub.sources import files_at

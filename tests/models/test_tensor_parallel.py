@@ -20,9 +20,11 @@ from penstock.kernels.ops.lora import ReferenceSlots
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.routing import Routing
 from penstock.models.decoder.decoder import Decoder
+from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.models.decoder.lora_targets import linear_sizes
 from penstock.models.decoder.mixers.latent_attention import LatentAttentionSpec
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_names import GGUF_NAMES
 from penstock.models.decoder.weights import DecoderWeights
 from penstock.models.loader.model_loader import LoadedModel

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.kernels.isa.instruction_sets import IsaSelection
 from penstock.kernels.native import NativeOps, plan_arguments
-from penstock.kernels.ops_interface import HeadNorm, LayerCache, MediaRows, StepInputs
+from penstock.kernels.step_inputs import HeadNorm, LayerCache, MediaRows, StepInputs
 from penstock.kernels.weights import Affine, Dense, Linear
 
 WIDTH, FEED, VOCAB = 64, 96, 200

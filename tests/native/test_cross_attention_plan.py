@@ -23,7 +23,7 @@ from decoder_step import (  # noqa: E402
 )
 
 from penstock.kernels.native import plan_arguments  # noqa: E402
-from penstock.kernels.ops_interface import LayerCache, StepInputs  # noqa: E402
+from penstock.kernels.step_inputs import LayerCache, StepInputs  # noqa: E402
 
 CROSS_BLOCKS = 5  # fewer than the cache of the sequences has
 STEPS = [PROMPT, DECODE]

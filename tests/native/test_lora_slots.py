@@ -13,7 +13,7 @@ native = pytest.importorskip("penstock._native")
 from penstock.kernels.load_ops import load_ops  # noqa: E402
 from penstock.kernels.lora_slots import LoraFactors, SlotSizes  # noqa: E402
 from penstock.kernels.native import plan_arguments  # noqa: E402
-from penstock.kernels.ops_interface import AdapterRows, StepInputs  # noqa: E402
+from penstock.kernels.step_inputs import AdapterRows, StepInputs  # noqa: E402
 from penstock.kernels.weights import Dense, Linear  # noqa: E402
 
 WIDTH, OUT = 32, 48

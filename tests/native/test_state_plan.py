@@ -12,7 +12,6 @@ import pytest
 native = pytest.importorskip("penstock._native")
 
 from penstock.kernels.native import NativeOps, plan_arguments  # noqa: E402
-from penstock.kernels.ops_interface import StepInputs  # noqa: E402
 from penstock.kernels.recurrent_state import (  # noqa: E402
     ConvState,
     LayerState,
@@ -20,6 +19,7 @@ from penstock.kernels.recurrent_state import (  # noqa: E402
     StateRows,
     conv_ring,
 )
+from penstock.kernels.step_inputs import StepInputs  # noqa: E402
 from penstock.kernels.weights import Dense  # noqa: E402
 
 HEADS = (2, 4, 16, 24)  # groups, heads, key and value dimension

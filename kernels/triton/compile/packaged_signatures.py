@@ -18,11 +18,11 @@ from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_caches
 from penstock.kernels.lora_slots import SlotSizes
 from penstock.kernels.ops import all_ops
 from penstock.kernels.ops.linear import FLOAT8_GROUP
-from penstock.kernels.ops_interface import AdapterRows, HeadNorm, StepInputs
 from penstock.kernels.persistent_batch import Adjustments, RowState, StepBuffers, Upload
 from penstock.kernels.registry import KernelRegistry, Machine
 from penstock.kernels.routing import Routing
 from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.step_inputs import AdapterRows, HeadNorm, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.compile.launch import ceil_div, record_launches
 from penstock.kernels.triton.compile.packaged_models import (

@@ -9,8 +9,8 @@ import torch
 from penstock.kernels.latent_ops import LatentSizes, head_matrices
 from penstock.kernels.ops.head_linear import HEAD_LINEAR
 from penstock.kernels.ops.latent_attention import LATENT_QUERY
-from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.registry import Impl
+from penstock.kernels.step_inputs import StepInputs
 from penstock.kernels.triton.compile.launch import (
     BF16_IS_BROKEN,
     ceil_div,

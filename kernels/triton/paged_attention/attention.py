@@ -16,8 +16,8 @@ import torch
 
 from penstock.kernels.gpu_kv_cache import ALIGNED_ELEMENTS, is_token_major
 from penstock.kernels.ops.attention import ATTENTION, BIDIRECTIONAL_ATTENTION, ROUNDED_ATTENTION
-from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.registry import Impl
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.triton.compile.launch import BF16_IS_BROKEN, launch, power_of_two, why_not
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.paged_attention.attention_tile import (

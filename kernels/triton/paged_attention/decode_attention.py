@@ -16,7 +16,7 @@ import math
 import torch
 
 from penstock.kernels.gpu_kv_cache import ALIGNED_ELEMENTS
-from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.triton.compile.launch import BF16_IS_BROKEN, launch, power_of_two
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.paged_attention.attention_tile import (

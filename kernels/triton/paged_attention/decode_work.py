@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from penstock.kernels.kv_splits import MOST_SPLITS, most_splits, smallest_split
-from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.step_inputs import StepInputs
 from penstock.kernels.triton.compile.launch import launch
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.paged_attention.attention_tile import oldest_seen, split_tokens

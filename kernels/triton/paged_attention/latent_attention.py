@@ -16,8 +16,8 @@ import torch
 from penstock.kernels.gpu_kv_cache import ALIGNED_ELEMENTS, is_latent_cache
 from penstock.kernels.latent_ops import LatentSizes
 from penstock.kernels.ops.latent_attention import LATENT_ATTENTION
-from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.registry import Impl
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.triton.compile.launch import BF16_IS_BROKEN, launch, power_of_two, why_not
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.paged_attention.attention import _chunk_of

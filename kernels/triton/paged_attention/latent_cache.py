@@ -7,8 +7,8 @@ import torch
 
 from penstock.kernels.gpu_kv_cache import ALIGNED_ELEMENTS, is_latent_cache
 from penstock.kernels.ops.latent_attention import LATENT_CACHE
-from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.registry import Impl
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.triton.compile.launch import launch, power_of_two, why_not
 from penstock.kernels.triton.language import tl, triton
 

@@ -7,8 +7,8 @@ import torch
 
 from penstock.kernels.gpu_kv_cache import ALIGNED_ELEMENTS, is_token_major
 from penstock.kernels.ops.rope_cache import ROPE_CACHE
-from penstock.kernels.ops_interface import HeadNorm, LayerCache, StepInputs
 from penstock.kernels.registry import Impl
+from penstock.kernels.step_inputs import HeadNorm, LayerCache, StepInputs
 from penstock.kernels.triton.compile.launch import ceil_div, launch, power_of_two, why_not
 from penstock.kernels.triton.language import tl, triton
 

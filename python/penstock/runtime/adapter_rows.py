@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.ops_interface import AdapterRows
+from penstock.kernels.step_inputs import AdapterRows
 
 Ints = npt.NDArray[np.int32]
 GroupedRows: TypeAlias = "tuple[AdapterRows[Ints], AdapterRows[Ints]]"

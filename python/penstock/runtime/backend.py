@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.step_inputs import StepInputs
 from penstock.runtime.adapters import RuntimeAdapters
 from penstock.runtime.media import TowerMedia
 

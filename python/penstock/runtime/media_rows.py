@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.ops_interface import MediaRows
+from penstock.kernels.step_inputs import MediaRows
 from penstock.models.towers.tower import EncodedMedia
 from penstock.scheduler.types import Admit, Chunk, MediaRun
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.dialog import Sampling
-from penstock.kernels.ops_interface import MediaRows, StepInputs
 from penstock.kernels.recurrent_state import StateRows
 from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.step_inputs import MediaRows, StepInputs
 from penstock.runtime.adapter_rows import GroupedRows, group_rows
 from penstock.runtime.logits_processors import LogitsProcessorTable, RowLogitsProcessors
 from penstock.runtime.media_rows import MediaTable

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.base.errors import ModelError
 from penstock.config import CPU_STEP_SIZES, EngineSettings, StepSizes
-from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.step_inputs import StepInputs
 from penstock.models.whisper.loader import LoadedWhisper
 from penstock.models.whisper.rules import TranscriptRules
 from penstock.models.whisper.spec import WhisperSpec

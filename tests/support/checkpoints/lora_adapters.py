@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 
 from penstock.engine.protocol import Core
 from penstock.engine.types import AdapterSource, AdapterState
-from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 BLOCK = {name: "self_attn" if name[0] in "qkvo" else "mlp" for name in ALL}

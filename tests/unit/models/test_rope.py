@@ -12,7 +12,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from penstock.models.decoder.rope import identity_table, rope_table
-from penstock.models.decoder.spec import (
+from penstock.models.decoder.rope_spec import (
     LinearScaling,
     Llama3Scaling,
     RopeScaling,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.step_inputs import StepInputs
 
 VOCAB = 64
 _MASK = (1 << 61) - 1

@@ -11,7 +11,8 @@ import pytest
 from bench.device.model_shapes import SHAPES
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, LoraSettings
-from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.tensor_parallel import shard_spec

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from penstock.config import EngineSettings
 from penstock.kernels.routing import Routing
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.experts_spec import ExpertsSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.runtime.gpu.memory_terms import activation_bytes
 from penstock.runtime.memory import plan_memory
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.dialog import Sampling
-from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.step_inputs import StepInputs
 from penstock.models.towers.tower import EncodedMedia
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.row_table import RowTable

@@ -15,7 +15,8 @@ from penstock.base.errors import ModelError
 from penstock.base.resources import available_bytes, available_cores
 from penstock.config import EngineSettings, LoraSettings
 from penstock.models.decoder.lora_targets import adapter_bytes
-from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.runtime.memory import HISTORY_BYTES, MIB, plan_memory, warn_of_short_context
 from penstock.scheduler import NGRAM_INDEX_BYTES
 

@@ -14,7 +14,8 @@ from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.kernels.recurrent_state import StateShape
 from penstock.models.decoder.mixer import CacheSize
-from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.runtime.cpu.state_cache import LINE_BYTES, StateCache
 from penstock.runtime.memory import MIB, plan_memory
 from penstock.runtime.state_memory import (

@@ -20,7 +20,8 @@ from penstock.models.configuration.hf_layers import all_but_last_of, typed_layer
 from penstock.models.configuration.hf_rope import local_rope_spec
 from penstock.models.decoder.altup import STREAMS
 from penstock.models.decoder.block_specs import AltUpSpec, PerLayerInputsSpec
-from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.quant.gguf.gguf_file import GgufFile
 
 PERIOD: Final = 5

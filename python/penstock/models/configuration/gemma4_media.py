@@ -10,7 +10,7 @@ import msgspec
 from penstock.base.errors import ModelError
 from penstock.models.configuration.image_mmproj import ROW_TOKEN
 from penstock.models.configuration.media_config import token_name
-from penstock.models.decoder.spec import MAX_WIDTH
+from penstock.models.decoder.spec_limits import MAX_WIDTH
 from penstock.models.media.gemma4_images import BudgetFrames, BudgetTiling, TimedRows
 from penstock.models.media.image_config import (
     BICUBIC,

@@ -21,14 +21,9 @@ from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import all_but_last_of, typed_layers
 from penstock.models.configuration.hf_rope import FULL, SLIDING, RopeParameters
 from penstock.models.decoder.block_specs import LayerAttention, PerLayerInputsSpec
-from penstock.models.decoder.spec import (
-    DecoderSpec,
-    ExpertsSpec,
-    LayerSpec,
-    LinearScaling,
-    RopeSpec,
-    check_choice,
-)
+from penstock.models.decoder.experts_spec import ExpertsSpec, check_choice
+from penstock.models.decoder.rope_spec import LinearScaling, RopeSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.quant.gguf.gguf_file import GgufFile
 
 PERIOD: Final = 6

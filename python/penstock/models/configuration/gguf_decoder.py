@@ -20,14 +20,10 @@ from penstock.models.configuration.unsupported_keys import (
     GGUF_NEUTRAL,
     refuse_unsupported,
 )
-from penstock.models.decoder.spec import (
-    MAX_LAYERS,
-    DecoderSpec,
-    ExpertsSpec,
-    LayerSpec,
-    RopeSpec,
-    check_choice,
-)
+from penstock.models.decoder.experts_spec import ExpertsSpec, check_choice
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
+from penstock.models.decoder.spec_limits import MAX_LAYERS
 from penstock.quant.gguf.gguf_file import GgufFile
 
 ALL_LAYERS: Final = 0

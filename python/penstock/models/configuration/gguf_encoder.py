@@ -6,7 +6,8 @@ from typing import Final
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.unsupported_keys import GGUF_ENCODER_NEUTRAL, refuse_unsupported
-from penstock.models.decoder.spec import MAX_LAYERS, RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec_limits import MAX_LAYERS
 from penstock.models.encoder.sentence_transformers import PoolerSpec, Pooling
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.quant.gguf.gguf_file import GgufFile

@@ -9,7 +9,8 @@ from typing import Final
 
 from penstock.base.errors import ModelError
 from penstock.kernels.routing import Routing, Scoring
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, check_choice
+from penstock.models.decoder.experts_spec import ExpertsSpec, check_choice
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.quant.gguf.gguf_file import GgufFile
 
 EXPERT_KEYS: Final = frozenset(

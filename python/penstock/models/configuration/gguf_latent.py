@@ -12,7 +12,8 @@ from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.gguf_experts import EXPERT_KEYS, gguf_mixtures
 from penstock.models.decoder.block_specs import LayerAttention, QueryScaling
 from penstock.models.decoder.mixers.latent_attention import LatentAttentionSpec
-from penstock.models.decoder.spec import DecoderSpec, RopeScaling, RopeSpec, YarnScaling
+from penstock.models.decoder.rope_spec import RopeScaling, RopeSpec, YarnScaling
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.quant.gguf.gguf_file import GgufFile
 
 _KEYS: Final = EXPERT_KEYS | {

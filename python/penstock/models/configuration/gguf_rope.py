@@ -8,7 +8,12 @@ from typing import Final
 from penstock.base.errors import ModelError
 from penstock.models.configuration.unsupported_keys import Neutral, refuse_unsupported
 from penstock.models.decoder.rope import chunked_axes, interleaved_axes
-from penstock.models.decoder.spec import LinearScaling, LongRopeScaling, RopeScaling, YarnScaling
+from penstock.models.decoder.rope_spec import (
+    LinearScaling,
+    LongRopeScaling,
+    RopeScaling,
+    YarnScaling,
+)
 from penstock.models.decoder.tensor_names import LONGROPE_FACTORS
 from penstock.quant.gguf.gguf_file import GgufFile
 

@@ -8,13 +8,8 @@ from typing import Final
 from penstock.base.errors import ModelError
 from penstock.models.configuration import hf_rope
 from penstock.models.configuration.hf_config import HfConfig
-from penstock.models.decoder.spec import (
-    DecoderSpec,
-    FeedForwardActivation,
-    LayerSpec,
-    RopeSpec,
-    YarnScaling,
-)
+from penstock.models.decoder.rope_spec import RopeSpec, YarnScaling
+from penstock.models.decoder.spec import DecoderSpec, FeedForwardActivation, LayerSpec
 
 ACTIVATIONS: Final[dict[str, FeedForwardActivation]] = {
     "silu": "silu",

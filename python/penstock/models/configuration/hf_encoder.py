@@ -6,7 +6,8 @@ from pathlib import Path
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.hf_rope import RopeParameters
-from penstock.models.decoder.spec import MAX_LAYERS, RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec_limits import MAX_LAYERS
 
 
 def encoder_rope(path: Path, rope: RopeParameters | None, theta: float, head_dim: int) -> RopeSpec:

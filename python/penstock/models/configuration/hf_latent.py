@@ -13,8 +13,10 @@ from penstock.models.configuration.hf_shared_experts import (
     HfSharedExpertsConfig,
     predicting_layers,
 )
+from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.models.decoder.mixers.latent_attention import LatentAttentionSpec
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, YarnScaling
+from penstock.models.decoder.rope_spec import YarnScaling
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 
 
 class HfLatentConfig(HfSharedExpertsConfig):

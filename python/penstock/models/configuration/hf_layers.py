@@ -9,7 +9,8 @@ from typing import Final
 from penstock.base.errors import ModelError
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_rope import FULL, SLIDING
-from penstock.models.decoder.spec import MAX_LAYERS, LayerSpec
+from penstock.models.decoder.spec import LayerSpec
+from penstock.models.decoder.spec_limits import MAX_LAYERS
 
 _LAYER_TYPES: Final = frozenset({FULL, SLIDING})
 

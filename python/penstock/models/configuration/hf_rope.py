@@ -14,7 +14,7 @@ import msgspec
 from penstock.base.errors import ModelError
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.decoder.rope import chunked_axes, interleaved_axes
-from penstock.models.decoder.spec import (
+from penstock.models.decoder.rope_spec import (
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,

@@ -7,7 +7,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.routing import Routing, Scoring
 from penstock.models.configuration.hf_experts import HfExpertsConfig, expert_counts
 from penstock.models.configuration.hf_layers import num_layers
-from penstock.models.decoder.spec import ExpertsSpec, check_choice
+from penstock.models.decoder.experts_spec import ExpertsSpec, check_choice
 
 
 class HfSharedExpertsConfig(HfExpertsConfig):

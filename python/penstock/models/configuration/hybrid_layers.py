@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from penstock.base.errors import ModelError
-from penstock.models.decoder.spec import MAX_LAYERS
+from penstock.models.decoder.spec_limits import MAX_LAYERS
 from penstock.quant.gguf.gguf_file import GgufFile
 
 

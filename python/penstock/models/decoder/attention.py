@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from penstock.kernels.ops_interface import HeadNorm, LayerCache, Ops, StepInputs
+from penstock.kernels.ops_interface import Ops
+from penstock.kernels.step_inputs import HeadNorm, LayerCache, StepInputs
 from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.lora_targets import OUTPUT, QKV
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 
 if TYPE_CHECKING:
-    from penstock.models.decoder.weights import LayerWeights, Vector
+    from penstock.models.decoder.layer_weights import LayerWeights, Vector
 
 Tensor = TypeVar("Tensor")
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from penstock.kernels.communicator import SINGLE_RANK, Communicator
 from penstock.kernels.lora_slots import AdapterSlots, StorageDtype
-from penstock.kernels.ops_interface import LayerCache, Ops, StepInputs
+from penstock.kernels.ops_interface import Ops
 from penstock.kernels.recurrent_state import LayerState
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.weights import Affine, Dense, Matrix
 from penstock.models.decoder.altup import HALVED, AltUp, LayerAltUp
 from penstock.models.decoder.attention import Attention
@@ -23,6 +24,7 @@ from penstock.models.decoder.block_specs import QueryScaling
 from penstock.models.decoder.experts_beside import ExpertsBeside
 from penstock.models.decoder.feed_forward import FeedForward, pack_feed_forward
 from penstock.models.decoder.layer_step import LayerStep, LoraLinears, Rotation
+from penstock.models.decoder.layer_weights import LayerWeights, Vector, Weights
 from penstock.models.decoder.lora_targets import first_linears
 from penstock.models.decoder.mixer import LoadedMixer
 from penstock.models.decoder.norm import Norm, pack_norm
@@ -30,7 +32,6 @@ from penstock.models.decoder.per_layer_inputs import LayerInput, PerLayerInputs
 from penstock.models.decoder.residual_stream import ResidualStream
 from penstock.models.decoder.rope import identity_table, query_scales, rope_table
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
-from penstock.models.decoder.weights import LayerWeights, Vector, Weights
 from penstock.quant.weight_slices import expert_bytes, linear_bytes, size_bytes
 
 Tensor = TypeVar("Tensor")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.weights import Experts, Linear, Matrix
-from penstock.models.decoder.spec import ExpertsSpec
+from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.quant.affine import unify_affine
 from penstock.quant.weight_slices import split_rows
 

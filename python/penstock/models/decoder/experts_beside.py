@@ -12,14 +12,15 @@ import numpy.typing as npt
 
 from penstock.kernels.ops_interface import Ops
 from penstock.models.checkpoint.check_shapes import Shape
+from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.models.decoder.feed_forward import ExpertsFeedForward
 from penstock.models.decoder.norm import Norm, pack_norm
 from penstock.models.decoder.residual_stream import ResidualStream
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec
+from penstock.models.decoder.spec import DecoderSpec
 
 if TYPE_CHECKING:
+    from penstock.models.decoder.layer_weights import LayerWeights
     from penstock.models.decoder.mixer import LayerTensors
-    from penstock.models.decoder.weights import LayerWeights
 
 Tensor = TypeVar("Tensor")
 Vector = npt.NDArray[np.float32]

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.weights import ExpertActivation
+from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.lora_targets import DOWN, GATE_UP
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 
 if TYPE_CHECKING:
     from penstock.models.decoder.expert_weights import SharedWeights
-    from penstock.models.decoder.weights import LayerWeights
+    from penstock.models.decoder.layer_weights import LayerWeights
 
 Tensor = TypeVar("Tensor")
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from penstock.kernels.lora_slots import AdapterSlots
-from penstock.kernels.ops_interface import AdapterRows, LayerCache, Ops, StepInputs
+from penstock.kernels.ops_interface import Ops
 from penstock.kernels.recurrent_state import LayerState
+from penstock.kernels.step_inputs import AdapterRows, LayerCache, StepInputs
 
 Tensor = TypeVar("Tensor")
 

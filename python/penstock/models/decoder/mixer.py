@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,7 @@ from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
-
-if TYPE_CHECKING:
-    from penstock.models.decoder.spec import DecoderSpec
+from penstock.models.decoder.rope_spec import RopeSpec
 
 Tensor = TypeVar("Tensor")
 Vector = npt.NDArray[np.float32]
@@ -39,6 +37,22 @@ class CacheSize:
     def token_elements(self) -> int:
         """Number of elements per token."""
         return self.kv_heads * (self.key_dim + self.value_dim)
+
+
+class ModelSizes(Protocol):
+    """The settings of a model that mixers read. `DecoderSpec` implements it."""
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def attention_scale(self) -> float | None: ...
+
+    @property
+    def rope(self) -> RopeSpec: ...
+
+    @property
+    def bidirectional(self) -> bool: ...
 
 
 class LoadedMixer(Protocol[Tensor]):
@@ -110,23 +124,23 @@ class MixerSpec(Protocol):
         float32."""
         ...
 
-    def check(self, spec: DecoderSpec, where: str) -> None:
+    def check(self, spec: ModelSizes, where: str) -> None:
         """Check the sizes. Raises ModelError that starts with `where` and names the size."""
         ...
 
-    def shapes(self, spec: DecoderSpec) -> Mapping[str, Shape]:
+    def shapes(self, spec: ModelSizes) -> Mapping[str, Shape]:
         """Return the shape of each tensor in the file, by role."""
         ...
 
-    def inner_columns(self, spec: DecoderSpec) -> int:
+    def inner_columns(self, spec: ModelSizes) -> int:
         """Return the largest number of scratch float32 elements that one token needs."""
         ...
 
-    def read(self, tensors: LayerTensors, spec: DecoderSpec) -> Any:
+    def read(self, tensors: LayerTensors, spec: ModelSizes) -> Any:
         """Read the weights of one layer. Called on a reader thread."""
         ...
 
-    def pack(self, weights: Any, spec: DecoderSpec, ops: Ops[Tensor]) -> LoadedMixer[Tensor]:
+    def pack(self, weights: Any, spec: ModelSizes, ops: Ops[Tensor]) -> LoadedMixer[Tensor]:
         """Pack the weights that `read` returned."""
         ...
 

@@ -11,7 +11,7 @@ from penstock.kernels.ops_interface import Ops
 from penstock.models.decoder.spec import DecoderSpec
 
 if TYPE_CHECKING:
-    from penstock.models.decoder.weights import Vector
+    from penstock.models.decoder.layer_weights import Vector
 
 Tensor = TypeVar("Tensor")
 

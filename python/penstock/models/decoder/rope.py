@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.models.decoder.block_specs import QueryScaling
-from penstock.models.decoder.spec import (
+from penstock.models.decoder.rope_spec import (
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,

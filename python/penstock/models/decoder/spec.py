@@ -7,156 +7,30 @@ The forward pass (`decoder.py`) reads nothing else. Families differ only in how 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from penstock.base.errors import ModelError
 from penstock.kernels.recurrent_state import StateShape
-from penstock.kernels.routing import Routing
-from penstock.kernels.weights import ExpertActivation
 from penstock.models.decoder.block_specs import (
     PLAIN_ATTENTION,
     AltUpSpec,
     LayerAttention,
     PerLayerInputsSpec,
 )
+from penstock.models.decoder.experts_spec import ExpertsSpec, check_experts
 from penstock.models.decoder.mixer import CacheSize, MixerSpec
-
-MAX_LAYERS = 1024
-MAX_WIDTH = 1 << 20
-MAX_VOCAB = 1 << 24
-MAX_CONTEXT = 1 << 24
-MAX_EXPERTS = 1024
-MAX_EXPERTS_IN_ALL = 1 << 16
-
+from penstock.models.decoder.rope_spec import RopeSpec, check_rope
+from penstock.models.decoder.spec_limits import (
+    MAX_CONTEXT,
+    MAX_EXPERTS_IN_ALL,
+    MAX_LAYERS,
+    MAX_VOCAB,
+    MAX_WIDTH,
+    check_sizes,
+)
 
 FeedForwardActivation: TypeAlias = Literal["silu", "gelu_tanh", "relu_squared"]
-
-
-def check_sizes(where: str, limits: Mapping[str, tuple[int, int]]) -> None:
-    """Check that each size is in 1..limit. `limits`: name of the size -> (size, limit). Raises
-    ModelError that starts with `where` and names the first size out of range."""
-    for name, (value, limit) in limits.items():
-        if not 1 <= value <= limit:
-            raise ModelError(f"{where}: {name} {value} is not in 1..{limit}")
-
-
-@dataclass(frozen=True, slots=True)
-class LinearScaling:
-    """Linear RoPE scaling (position interpolation): positions are divided by `factor`."""
-
-    factor: float
-
-
-@dataclass(frozen=True, slots=True)
-class Llama3Scaling:
-    """RoPE scaling of Llama 3.1: low frequencies are divided by `factor` and high frequencies are
-    kept, with a smooth transition between the two."""
-
-    factor: float
-    low_frequency_factor: float
-    high_frequency_factor: float
-    original_context: int
-
-
-@dataclass(frozen=True, slots=True)
-class YarnScaling:
-    """RoPE scaling by YaRN (arXiv 2309.00071): high frequencies are kept, low frequencies are
-    divided by `factor`, and a linear ramp joins the two. `attention_factor`: multiplies cosines and
-    sines. `truncate`: round the ends of the ramp outward to whole components."""
-
-    factor: float
-    original_context: int
-    attention_factor: float
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    truncate: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class LongRopeScaling:
-    """RoPE scaling by LongRoPE (arXiv 2402.13753): each frequency has its own divisor.
-
-    - `short`: the divisors if the served context is at most `original_context`.
-    - `long`: the divisors if the served context is longer.
-    - `attention_factor`: multiplies cosines and sines.
-    """
-
-    short: tuple[float, ...]
-    long: tuple[float, ...]
-    original_context: int
-    attention_factor: float
-
-
-RopeScaling: TypeAlias = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
-
-
-@dataclass(frozen=True, slots=True)
-class RopeSpec:
-    """The rotary embedding (RoPE) of the first `rotary_dim` components of each head, with base
-    `theta`.
-
-    - `axes`: for a model whose tokens have three positions (mRoPE), which of them turns each of the
-      rotary_dim / 2 pairs: 0 time, 1 height, 2 width; () for a model with one position per token.
-    - `turning_pairs`: only the first pairs, as many as this, turn; None: all.
-    """
-
-    theta: float
-    rotary_dim: int
-    scaling: RopeScaling | None = None
-    axes: tuple[int, ...] = ()
-    turning_pairs: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertsSpec:
-    """A mixture of experts: a router sends each token to some of `count` experts.
-
-    - `routing`: the rule by which a token chooses experts, and their shares.
-    - `intermediate_size`: the feed-forward width of one expert.
-    - `biased`: the router and all linear layers of the experts have biases.
-    - `activation`: the function between the two layers of an expert and of the shared feed-forward.
-    - `gated`: both have a gate; False: down(activation(up(x))).
-    - `correction_bias`: the router has a bias per expert that counts only for the choice.
-    - `expert_scale`: each expert has a factor that scales its shares.
-    - `shares_scale`: the shares of a token scale the "output" of its experts or their "input".
-    - `shared_size`: the width of a feed-forward that all tokens pass through beside their experts
-      (shared experts); its result is added. 0: there is none.
-    - `shared_gated`: the result of the shared feed-forward is multiplied by the sigmoid of a linear
-      layer with one output.
-    - `beside_dense`: the layer has its dense feed-forward too. Both read the residual stream, with
-      norms of their own, and both results are normalized and added.
-    """
-
-    count: int
-    routing: Routing
-    intermediate_size: int
-    biased: bool = False
-    activation: ExpertActivation = "silu"
-    gated: bool = True
-    correction_bias: bool = False
-    expert_scale: bool = False
-    shares_scale: Literal["output", "input"] = "output"
-    shared_size: int = 0
-    shared_gated: bool = False
-    beside_dense: bool = False
-
-    @property
-    def per_token(self) -> int:
-        """The number of experts that each token chooses."""
-        return self.routing.top_k
-
-    def inner_columns(self, width: int) -> int:
-        """Return the maximum number of scratch elements that one token of `width` elements needs:
-        the inputs and outputs of its experts, each padded to cache lines of 64 bytes, and a few
-        numbers per chosen expert. A shared feed-forward needs gate, up and their product at another
-        time; both results, its gate and the sum are held beside them."""
-        inside = 2 * width + 3 * self.intermediate_size
-        routed = self.per_token * (inside + 40) + self.count
-        if not self.shared_size:
-            return routed
-        return max(routed, 3 * self.shared_size) + 3 * width + 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,7 +316,7 @@ class DecoderSpec:
             check_sizes(where, {"feed-forward width": (size, MAX_WIDTH)})
         mixtures = [layer.experts for layer in self.layers if layer.experts is not None]
         for experts in set(mixtures):
-            _check_experts(experts, where)
+            check_experts(experts, where)
         if sum(experts.count for experts in mixtures) > MAX_EXPERTS_IN_ALL:
             raise ModelError(
                 f"{where}: more than {MAX_EXPERTS_IN_ALL} experts in all layers are not supported"
@@ -488,7 +362,7 @@ class DecoderSpec:
                 f"{where}: {heads} heads cannot be divided among {kv_heads} key-value heads"
             )
         if layer.rotary:
-            _check_rope(self.layer_rope(layer), dim, where)
+            check_rope(self.layer_rope(layer), dim, where)
         own = layer.attention
         if not 0 <= own.chunk <= MAX_CONTEXT or (own.chunk and layer.window):
             raise ModelError(
@@ -535,80 +409,3 @@ class DecoderSpec:
             )
         if not self.qk_norm:
             raise ModelError(f"{where}: shared caches are supported only with norms of heads")
-
-
-def check_choice(where: str, per_token: int, groups: int = 1, groups_per_token: int = 1) -> None:
-    """Check the numbers from which a `Routing` is made. Raises ModelError that starts with `where`
-    and names the first number out of range."""
-    limits = {
-        "experts of a token": (per_token, MAX_EXPERTS),
-        "groups of experts": (groups, MAX_EXPERTS),
-        "groups of a token": (groups_per_token, groups),
-    }
-    check_sizes(where, limits)
-
-
-def _check_experts(experts: ExpertsSpec, where: str) -> None:
-    limits = {
-        "number of experts": (experts.count, MAX_EXPERTS),
-        "experts of a token": (experts.per_token, experts.count),
-        "feed-forward width of an expert": (experts.intermediate_size, MAX_WIDTH),
-        "groups of experts": (experts.routing.groups, experts.count),
-    }
-    if experts.shared_size:
-        limits["feed-forward width of the shared experts"] = experts.shared_size, MAX_WIDTH
-    check_sizes(where, limits)
-    groups, within = experts.routing.groups, experts.routing.groups_per_token
-    if experts.count % groups:
-        raise ModelError(f"{where}: {experts.count} experts cannot be divided into {groups} groups")
-    reachable = within * (experts.count // groups)
-    if experts.per_token > reachable:
-        raise ModelError(
-            f"{where}: experts of a token {experts.per_token} are more than the {reachable} in"
-            f" {within} of {groups} groups"
-        )
-    if not 0 < experts.routing.scale < math.inf:
-        raise ModelError(
-            f"{where}: scale of the experts' shares must be positive and finite, not"
-            f" {experts.routing.scale}"
-        )
-    if experts.shared_gated and not experts.shared_size:
-        raise ModelError(f"{where}: a gate of shared experts without shared experts")
-
-
-def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
-    if rope.rotary_dim % 2 or not 2 <= rope.rotary_dim <= head_dim:
-        raise ModelError(
-            f"{where}: rotary dimension {rope.rotary_dim} is not an even number in 2..{head_dim}"
-        )
-    if rope.axes and len(rope.axes) != rope.rotary_dim // 2:
-        raise ModelError(
-            f"{where}: the sections of mRoPE have {len(rope.axes)} pairs, not"
-            f" {rope.rotary_dim // 2}"
-        )
-    if rope.turning_pairs is not None and not 0 <= rope.turning_pairs <= rope.rotary_dim // 2:
-        raise ModelError(
-            f"{where}: {rope.turning_pairs} turning pairs are not in 0..{rope.rotary_dim // 2}"
-        )
-    if rope.theta <= 1:
-        raise ModelError(f"{where}: rope base must be above 1, not {rope.theta}")
-    if rope.scaling is not None:
-        check_scaling(rope.scaling, where)
-    if isinstance(rope.scaling, LongRopeScaling):
-        for name in ("short", "long"):
-            given = len(getattr(rope.scaling, name))
-            if given != rope.rotary_dim // 2:
-                raise ModelError(
-                    f"{where}: rope scaling: {name} must have {rope.rotary_dim // 2} factors,"
-                    f" not {given}"
-                )
-
-
-def check_scaling(scaling: RopeScaling, where: str) -> None:
-    """Check that all numbers of a RoPE scaling are positive: each is a divisor or the argument of a
-    logarithm. Raises ModelError that starts with `where` and names the field."""
-    for field in fields(scaling):
-        given = getattr(scaling, field.name)
-        for value in given if isinstance(given, tuple) else (given,):
-            if not 0 < value < math.inf and field.name != "truncate":
-                raise ModelError(f"{where}: rope scaling: {field.name} {value} is not positive")

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape, check_shapes
 from penstock.models.decoder import altup, experts_beside, per_layer_inputs
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, LongRopeScaling
+from penstock.models.decoder.experts_spec import ExpertsSpec
+from penstock.models.decoder.rope_spec import LongRopeScaling
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_names import LONGROPE_FACTORS, TensorNames
 from penstock.quant.checkpoint import Checkpoint, TensorInfo
 

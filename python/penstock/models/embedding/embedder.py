@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from penstock.kernels.lora_slots import AdapterSlots
-from penstock.kernels.ops_interface import LayerCache, Ops, StepInputs
+from penstock.kernels.ops_interface import Ops
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.decoder.decoder import Decoder, Progress
 from penstock.models.decoder.weights import DecoderWeights
 from penstock.models.encoder.dense import Activation, DenseLayer

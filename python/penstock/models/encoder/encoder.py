@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from penstock.kernels.ops_interface import LayerCache, Ops, StepInputs
+from penstock.kernels.ops_interface import Ops
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.decoder.rope import identity_table, rope_table
 from penstock.models.encoder.relative_position_bias import relative_position_bias
 from penstock.models.encoder.spec import EncoderSpec

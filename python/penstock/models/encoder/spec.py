@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from penstock.base.errors import ModelError
-from penstock.models.decoder.spec import (
+from penstock.models.decoder.rope_spec import RopeSpec, check_scaling
+from penstock.models.decoder.spec_limits import (
     MAX_CONTEXT,
     MAX_LAYERS,
     MAX_VOCAB,
     MAX_WIDTH,
-    RopeSpec,
-    check_scaling,
     check_sizes,
 )
 

@@ -13,7 +13,8 @@ from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.gguf_experts import EXPERT_KEYS, gguf_mixtures
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import num_layers
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, check_choice
+from penstock.models.decoder.experts_spec import ExpertsSpec, check_choice
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_names import HF_NAMES
 from penstock.models.families import ernie4_5
 from penstock.quant.gguf.gguf_file import GgufFile

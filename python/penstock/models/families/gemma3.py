@@ -27,7 +27,8 @@ from penstock.models.configuration.media_config import (
     token_name,
 )
 from penstock.models.configuration.vision_config import vision_of
-from penstock.models.decoder.spec import DecoderSpec, RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import HF_NAMES
 from penstock.models.media.image_config import (
     BILINEAR,

@@ -21,7 +21,8 @@ from penstock.models.configuration.gemma4_text import Gemma4UnifiedTextConfig, t
 from penstock.models.configuration.gemma_text import INPUT_NAMES
 from penstock.models.configuration.media_config import read_model_config
 from penstock.models.configuration.mmproj import matrix_shape, size
-from penstock.models.decoder.spec import MAX_WIDTH, DecoderSpec, check_sizes
+from penstock.models.decoder.spec import DecoderSpec
+from penstock.models.decoder.spec_limits import MAX_WIDTH, check_sizes
 from penstock.models.media.tiles import Normalization
 from penstock.models.towers.gemma4_vision import UnifiedNames, UnifiedTowerSpec
 from penstock.models.towers.mmproj_tower import MmprojTower

@@ -7,7 +7,8 @@ from penstock.models.configuration.family import Family, HfDecoder
 from penstock.models.configuration.hf_latent import HfLatentConfig, latent_decoder_spec
 from penstock.models.configuration.hf_layers import num_layers
 from penstock.models.configuration.hf_shared_experts import mixture_layers, shared_mixture
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec
+from penstock.models.decoder.experts_spec import ExpertsSpec
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import HF_LATENT_NAMES
 
 

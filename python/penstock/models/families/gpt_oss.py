@@ -14,7 +14,9 @@ from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_experts import HfExpertsConfig, softmax_choice
 from penstock.models.configuration.hf_layers import all_but_last_of, typed_layers
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, YarnScaling
+from penstock.models.decoder.experts_spec import ExpertsSpec
+from penstock.models.decoder.rope_spec import YarnScaling
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES
 from penstock.quant.gguf.gguf_file import GgufFile
 

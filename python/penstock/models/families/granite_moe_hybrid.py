@@ -21,7 +21,8 @@ from penstock.models.configuration.mamba import (
     mamba_names,
     mamba_of,
 )
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec
+from penstock.models.decoder.experts_spec import ExpertsSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES
 from penstock.models.families import granite
 from penstock.quant.gguf.gguf_file import GgufFile

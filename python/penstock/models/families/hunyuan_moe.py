@@ -14,7 +14,8 @@ from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import uniform_layers
 from penstock.models.configuration.ntk_alpha import with_stretched_base
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, check_choice
+from penstock.models.decoder.experts_spec import ExpertsSpec, check_choice
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.families import hunyuan_dense
 from penstock.quant.gguf.gguf_file import GgufFile
 

@@ -11,7 +11,8 @@ from penstock.kernels.routing import Routing
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_experts import EXPERT_KEYS, gguf_mixtures
 from penstock.models.configuration.hf_experts import expert_counts
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, check_choice
+from penstock.models.decoder.experts_spec import ExpertsSpec, check_choice
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.families import lfm2
 from penstock.quant.gguf.gguf_file import GgufFile
 

@@ -18,7 +18,8 @@ from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_experts import HfExpertsConfig, expert_counts
 from penstock.models.configuration.hf_layers import num_layers
 from penstock.models.decoder.block_specs import LayerAttention, QueryScaling
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, check_choice
+from penstock.models.decoder.experts_spec import ExpertsSpec, check_choice
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES
 from penstock.quant.gguf.gguf_file import GgufFile
 

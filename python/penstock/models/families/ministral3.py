@@ -16,7 +16,8 @@ from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import uniform_layers
 from penstock.models.decoder.block_specs import LayerAttention, QueryScaling
-from penstock.models.decoder.spec import DecoderSpec, YarnScaling
+from penstock.models.decoder.rope_spec import YarnScaling
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.quant.gguf.gguf_file import GgufFile
 
 _SCALE_KEY = "attention.temperature_scale"

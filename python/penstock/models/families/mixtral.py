@@ -8,7 +8,8 @@ from penstock.models.configuration.family import Family, HfDecoder
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_experts import HfExpertsConfig, softmax_choice
 from penstock.models.configuration.hf_layers import uniform_layers
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec
+from penstock.models.decoder.experts_spec import ExpertsSpec
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import HF_NAMES
 
 

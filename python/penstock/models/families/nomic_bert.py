@@ -18,7 +18,7 @@ from penstock.models.configuration.gguf_encoder import gguf_encoder_spec
 from penstock.models.configuration.gguf_rope import gguf_rope_scaling
 from penstock.models.configuration.hf_encoder import encoder_rope, num_encoder_layers, require
 from penstock.models.configuration.hf_rope import RopeParameters
-from penstock.models.decoder.spec import RopeSpec
+from penstock.models.decoder.rope_spec import RopeSpec
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.encoder.tensor_names import EncoderNames
 from penstock.quant.gguf.gguf_file import GgufFile

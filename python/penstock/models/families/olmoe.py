@@ -11,7 +11,8 @@ from penstock.models.configuration.gguf_experts import EXPERT_KEYS, gguf_mixture
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_experts import HfExpertsConfig, softmax_choice
 from penstock.models.configuration.hf_layers import uniform_layers
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec
+from penstock.models.decoder.experts_spec import ExpertsSpec
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.quant.gguf.gguf_file import GgufFile
 
 

@@ -15,7 +15,8 @@ from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_experts import HfExpertsConfig, expert_counts
 from penstock.models.configuration.hf_layers import uniform_layers
-from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec
+from penstock.models.decoder.experts_spec import ExpertsSpec
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.families import mixtral
 from penstock.quant.gguf.gguf_file import GgufFile
 

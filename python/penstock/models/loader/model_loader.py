@@ -26,6 +26,7 @@ from penstock.models.checkpoint.renamed_checkpoint import RenamedCheckpoint
 from penstock.models.configuration.family import GgufDecoder
 from penstock.models.configuration.gguf_encoder import gguf_pooler_spec
 from penstock.models.configuration.text_backbone import non_text_bytes, text_backbone_names
+from penstock.models.decoder.layer_weights import Weights
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import (
     MLX_EXPERTS,
@@ -36,7 +37,7 @@ from penstock.models.decoder.tensor_names import (
     stacked_names,
 )
 from penstock.models.decoder.tensor_shapes import ignored_bytes, quantizable_names
-from penstock.models.decoder.weights import DecoderWeights, Weights
+from penstock.models.decoder.weights import DecoderWeights
 from penstock.models.encoder.dense import DenseLayer, read_dense
 from penstock.models.encoder.sentence_transformers import (
     PoolerSpec,

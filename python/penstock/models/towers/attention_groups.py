@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
-from penstock.kernels.ops_interface import CacheDtype, LayerCache, Ops, StepInputs
+from penstock.kernels.ops_interface import Ops
+from penstock.kernels.step_inputs import CacheDtype, LayerCache, StepInputs
 
 Tensor = TypeVar("Tensor")
 Ints = npt.NDArray[np.int32]

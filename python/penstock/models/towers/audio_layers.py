@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from penstock.kernels.ops_interface import CacheDtype, Ops
+from penstock.kernels.ops_interface import Ops
+from penstock.kernels.step_inputs import CacheDtype
 from penstock.kernels.weights import Linear
 from penstock.models.decoder.rope import identity_table
 from penstock.models.towers.attention_groups import AttentionGroups, empty_cache

@@ -9,7 +9,7 @@ import numpy as np
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
-from penstock.models.decoder.spec import MAX_LAYERS, MAX_WIDTH, check_sizes
+from penstock.models.decoder.spec_limits import MAX_LAYERS, MAX_WIDTH, check_sizes
 from penstock.models.towers.tower_weights import Floats, TowerTensors, tower_linear
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from penstock.kernels.ops_interface import LayerCache
+from penstock.kernels.step_inputs import LayerCache
 from penstock.models.towers.attention_groups import AttentionGroups
 
 Tensor = TypeVar("Tensor")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.kernels.ops_interface import Ops
 from penstock.models.checkpoint.check_shapes import Shape
-from penstock.models.decoder.spec import MAX_LAYERS, MAX_WIDTH, check_sizes
+from penstock.models.decoder.spec_limits import MAX_LAYERS, MAX_WIDTH, check_sizes
 from penstock.models.media.prepared import MediaKind, PreparedMedia
 from penstock.models.towers.audio_convolution import TAPS, halved, packed_taps, taps_of
 from penstock.models.towers.conformer_attention import distance_sinusoids

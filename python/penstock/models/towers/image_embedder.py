@@ -9,7 +9,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from penstock.kernels.ops_interface import Ops, StepInputs
+from penstock.kernels.ops_interface import Ops
+from penstock.kernels.step_inputs import StepInputs
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.rope import identity_table
 from penstock.models.media.prepared import MediaKind, PreparedMedia

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.models.checkpoint.check_shapes import Shape
-from penstock.models.decoder.spec import MAX_LAYERS, MAX_WIDTH, check_sizes
+from penstock.models.decoder.spec_limits import MAX_LAYERS, MAX_WIDTH, check_sizes
 from penstock.models.towers.audio_convolution import TAPS, halved
 from penstock.models.towers.audio_spec import norm_shapes
 

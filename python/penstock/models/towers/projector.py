@@ -13,7 +13,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.weights import Dense, Linear
 from penstock.models.checkpoint.check_shapes import Shape
-from penstock.models.decoder.spec import MAX_WIDTH, check_sizes
+from penstock.models.decoder.spec_limits import MAX_WIDTH, check_sizes
 from penstock.models.towers.activation import activate
 from penstock.models.towers.packed_layers import Norm
 from penstock.models.towers.piece_budget import PieceBudget

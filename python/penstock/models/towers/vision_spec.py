@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from penstock.base.errors import ModelError
-from penstock.models.decoder.spec import MAX_LAYERS, MAX_WIDTH, check_sizes
+from penstock.models.decoder.spec_limits import MAX_LAYERS, MAX_WIDTH, check_sizes
 from penstock.models.towers.piece_budget import most_rows
 
 VisionActivation: TypeAlias = Literal[

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.layer_graphs import Capture
-from penstock.kernels.ops_interface import CacheDtype, HeadNorm, LayerCache, Ops
+from penstock.kernels.ops_interface import Ops
+from penstock.kernels.step_inputs import CacheDtype, HeadNorm, LayerCache
 from penstock.models.decoder.rope import identity_table
 from penstock.models.towers.activation import activate
 from penstock.models.towers.attention_groups import AttentionGroups, Piece, empty_cache

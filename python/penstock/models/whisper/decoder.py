@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from penstock.kernels.ops_interface import LayerCache, Ops, StepInputs
+from penstock.kernels.ops_interface import Ops
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.decoder.rope import identity_table
 from penstock.models.towers.audio_layers import PackedNorm
 from penstock.models.whisper.spec import WhisperSpec

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.models.decoder.spec import MAX_CONTEXT, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, check_sizes
+from penstock.models.decoder.spec_limits import (
+    MAX_CONTEXT,
+    MAX_LAYERS,
+    MAX_VOCAB,
+    MAX_WIDTH,
+    check_sizes,
+)
 from penstock.models.towers.audio_spec import WhisperEncoderSpec
 
 WINDOW_S: Final = 30.0

@@ -17,7 +17,7 @@ from penstock.base.resources import available_cores
 from penstock.config import CPU_STEP_SIZES, EngineSettings, StepSizes, read_environment
 from penstock.kernels.lora_slots import AdapterSlots
 from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
-from penstock.kernels.ops_interface import MediaRows, StepInputs
+from penstock.kernels.step_inputs import MediaRows, StepInputs
 from penstock.models.decoder.decoder import Decoder, Progress
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.embedding.embedder import Embedder

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.step_inputs import StepInputs
 from penstock.runtime.adapter_rows import group_rows
 from penstock.runtime.media_rows import MediaTable
 from penstock.scheduler.types import Chunk, MediaRun

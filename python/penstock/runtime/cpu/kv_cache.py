@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.ops_interface import LayerCache
+from penstock.kernels.step_inputs import LayerCache
 from penstock.runtime.cache_shape import CacheShape
 
 LARGE_PAGE_BYTES: Final = 2 << 20

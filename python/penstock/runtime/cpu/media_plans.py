@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.kernels.lora_slots import AdapterSlots
 from penstock.kernels.native import PlanOps
-from penstock.kernels.ops_interface import MediaRows
+from penstock.kernels.step_inputs import MediaRows
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]

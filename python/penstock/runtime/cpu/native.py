@@ -12,8 +12,8 @@ from penstock.config import EngineSettings
 from penstock.kernels.isa.instruction_sets import IsaSelection
 from penstock.kernels.lora_slots import AdapterSlots
 from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
-from penstock.kernels.ops_interface import MediaRows, StepInputs
 from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.step_inputs import MediaRows, StepInputs
 from penstock.models.decoder.decoder import Decoder, Progress
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.adapters import slot_adapters

@@ -12,10 +12,10 @@ import torch
 
 from penstock.config import EngineSettings
 from penstock.kernels.numpy_bridge import as_tensors
-from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.recurrent_state import LayerState
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.decoder.decoder import Decoder, Progress
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.adapters import slot_adapters

@@ -11,8 +11,8 @@ from penstock.base.errors import ModelError
 from penstock.base.resources import available_cores
 from penstock.config import EngineSettings
 from penstock.kernels.native import NativeOps, Pool, plan_arguments
-from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.step_inputs import StepInputs
 from penstock.models.decoder.rope import identity_table
 from penstock.models.whisper.decoder import CrossAttention, WhisperDecoder
 from penstock.models.whisper.loader import LoadedWhisper

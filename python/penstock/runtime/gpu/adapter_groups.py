@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.ops_interface import AdapterRows
 from penstock.kernels.persistent_batch import CHUNK_WORDS
+from penstock.kernels.step_inputs import AdapterRows
 from penstock.runtime.adapter_rows import GroupedRows, group_rows
 from penstock.scheduler.types import Chunk
 

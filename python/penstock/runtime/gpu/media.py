@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.kernels.ops_interface import MediaRows, StepInputs
+from penstock.kernels.step_inputs import MediaRows, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.models.towers.tower import EncodedMedia

@@ -12,7 +12,7 @@ from penstock.config import EngineSettings
 from penstock.kernels.communicator import SINGLE_RANK, Communicator
 from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_pool, caches_of
 from penstock.kernels.kv_splits import FEW_ROWS, FEW_ROWS_SPLIT, smallest_split
-from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.step_inputs import StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder.decoder import Decoder, Progress
 from penstock.models.decoder.spec import DecoderSpec

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import torch
 
-from penstock.kernels.ops_interface import StepInputs
 from penstock.kernels.persistent_batch import Adjustments, RowState, StepBuffers, Upload
+from penstock.kernels.step_inputs import StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.runtime.gpu.host_transfers import HostTransfers
 from penstock.runtime.gpu.step_packing import Packed

@@ -18,8 +18,8 @@ from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.kernels.cases.random_inputs import map_leaves
 from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_caches
-from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.whisper.decoder import CrossAttention, WhisperDecoder
 from penstock.models.whisper.loader import LoadedWhisper

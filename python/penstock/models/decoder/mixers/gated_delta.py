@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,9 @@ from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
-from penstock.models.decoder.mixer import CacheSize, LayerTensors, Vector
+from penstock.models.decoder.mixer import CacheSize, LayerTensors, ModelSizes, Vector
 from penstock.models.decoder.mixers.sizes import GGUF_KEYS, StateKeys, check_state
 from penstock.quant.weight_slices import split_rows, take_column_blocks, take_rows
-
-if TYPE_CHECKING:
-    from penstock.models.decoder.spec import DecoderSpec
 
 Tensor = TypeVar("Tensor")
 Order = npt.NDArray[np.intp]
@@ -140,14 +137,14 @@ class GatedDeltaSpec:
         """None: see MixerSpec."""
         return ()
 
-    def check(self, spec: DecoderSpec, where: str) -> None:
+    def check(self, spec: ModelSizes, where: str) -> None:
         """See MixerSpec."""
         keys = _KEYS if self.layout.form == "folder" else GGUF_KEYS
         check_state(self.state, keys, where)
         if not self.norm_eps > 0 or not 0 < self.beta_scale <= 2:
             raise ModelError(f"{where}: norm eps {self.norm_eps} of a mixer must be above 0")
 
-    def shapes(self, spec: DecoderSpec) -> Mapping[str, Shape]:
+    def shapes(self, spec: ModelSizes) -> Mapping[str, Shape]:
         """See MixerSpec."""
         width, heads = spec.hidden_size, self.heads
         keys, values = self.key_rows, self.value_rows
@@ -178,11 +175,11 @@ class GatedDeltaSpec:
             return {"conv": self.channels}
         return {"q_conv": self.key_rows, "k_conv": self.key_rows, "v_conv": self.value_rows}
 
-    def inner_columns(self, spec: DecoderSpec) -> int:
+    def inner_columns(self, spec: ModelSizes) -> int:
         """See MixerSpec: q, k, v before and after the convolution, gates, and values thrice."""
         return 2 * self.channels + 3 * self.value_rows + 2 * self.heads
 
-    def read(self, tensors: LayerTensors, spec: DecoderSpec) -> DeltaWeights:
+    def read(self, tensors: LayerTensors, spec: ModelSizes) -> DeltaWeights:
         """See MixerSpec."""
         qkv, z, gates = self._projections(tensors)
         decay, bias = tensors.array("decay"), tensors.array("dt_bias")
@@ -249,7 +246,7 @@ class GatedDeltaSpec:
         """Return the rows of all values for an order of heads."""
         return (heads[:, None] * self.value_dim + np.arange(self.value_dim)).reshape(-1)
 
-    def pack(self, weights: Any, spec: DecoderSpec, ops: Ops[Tensor]) -> GatedDelta[Tensor]:
+    def pack(self, weights: Any, spec: ModelSizes, ops: Ops[Tensor]) -> GatedDelta[Tensor]:
         """See MixerSpec."""
         return GatedDelta(self, weights, ops)
 

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,10 @@ from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Dense, Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
-from penstock.models.decoder.mixer import CacheSize, LayerTensors, TakeColumns, Vector
-from penstock.models.decoder.spec import MAX_WIDTH, check_sizes
+from penstock.models.decoder.mixer import CacheSize, LayerTensors, ModelSizes, TakeColumns, Vector
+from penstock.models.decoder.spec_limits import MAX_WIDTH, check_sizes
 from penstock.quant.dequantize import dequantize
 from penstock.quant.weight_slices import row_range, take_rows
-
-if TYPE_CHECKING:
-    from penstock.models.decoder.spec import DecoderSpec
 
 Tensor = TypeVar("Tensor")
 Order = npt.NDArray[np.intp]
@@ -144,7 +141,7 @@ class LatentAttentionSpec:
         if not 0 < self.scale < math.inf:
             raise ModelError(f"{where}: attention scale {self.scale} is not positive and finite")
 
-    def check(self, spec: DecoderSpec, where: str) -> None:
+    def check(self, spec: ModelSizes, where: str) -> None:
         """See MixerSpec."""
         self.check_sizes(where)
         if spec.rope.rotary_dim != self.rotated_dim:
@@ -157,7 +154,7 @@ class LatentAttentionSpec:
                 f"{where}: latent attention is not supported in a bidirectional model or with mRoPE"
             )
 
-    def shapes(self, spec: DecoderSpec) -> Mapping[str, Shape]:
+    def shapes(self, spec: ModelSizes) -> Mapping[str, Shape]:
         """See MixerSpec."""
         width, heads, latent = spec.hidden_size, self.heads, self.kv_rank
         queries = heads * self.query_dim
@@ -182,7 +179,7 @@ class LatentAttentionSpec:
                 shapes["q_a_bias"] = (self.q_rank,)
         return shapes
 
-    def inner_columns(self, spec: DecoderSpec) -> int:
+    def inner_columns(self, spec: ModelSizes) -> int:
         """See MixerSpec: the latents, and two successive results of queries, absorbed queries,
         attention and values."""
         latent = self.kv_rank + self.rotated_dim
@@ -195,7 +192,7 @@ class LatentAttentionSpec:
         ]
         return latent + max(map(sum, itertools.pairwise(results)))
 
-    def read(self, tensors: LayerTensors, spec: DecoderSpec) -> LatentWeights:
+    def read(self, tensors: LayerTensors, spec: ModelSizes) -> LatentWeights:
         """See MixerSpec."""
         biased = self.biased
         q_down = q_norm = None
@@ -231,7 +228,7 @@ class LatentAttentionSpec:
             Linear(tuple(_dense(head[self.plain_dim :], whole) for head in by_head)),
         )
 
-    def pack(self, weights: Any, spec: DecoderSpec, ops: Ops[Tensor]) -> LatentAttention[Tensor]:
+    def pack(self, weights: Any, spec: ModelSizes, ops: Ops[Tensor]) -> LatentAttention[Tensor]:
         """See MixerSpec."""
         return LatentAttention(self, weights, ops)
 

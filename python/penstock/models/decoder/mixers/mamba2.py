@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -16,12 +16,9 @@ from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
-from penstock.models.decoder.mixer import CacheSize, LayerTensors, Vector
+from penstock.models.decoder.mixer import CacheSize, LayerTensors, ModelSizes, Vector
 from penstock.models.decoder.mixers.sizes import GGUF_KEYS, StateKeys, check_state
 from penstock.quant.weight_slices import scaled, split_rows
-
-if TYPE_CHECKING:
-    from penstock.models.decoder.spec import DecoderSpec
 
 Tensor = TypeVar("Tensor")
 
@@ -119,7 +116,7 @@ class Mamba2Spec:
         """None: see MixerSpec."""
         return ()
 
-    def check(self, spec: DecoderSpec, where: str) -> None:
+    def check(self, spec: ModelSizes, where: str) -> None:
         """See MixerSpec."""
         check_state(self.state, _KEYS if self.form == "folder" else GGUF_KEYS, where)
         if self.norm_eps <= 0:
@@ -130,7 +127,7 @@ class Mamba2Spec:
         if not all(0 < abs(factor) < math.inf for factor in (*self.factors, self.out_factor)):
             raise ModelError(f"{where}: the factors {self.factors} of a mixer must not be 0")
 
-    def shapes(self, spec: DecoderSpec) -> Mapping[str, Shape]:
+    def shapes(self, spec: ModelSizes) -> Mapping[str, Shape]:
         """See MixerSpec."""
         heads, inner, channels = self.heads, self.inner_size, self.channels
         gguf = self.form == "gguf"
@@ -152,11 +149,11 @@ class Mamba2Spec:
         }
         return shapes | {role: (size,) for role, (present, size) in biases.items() if present}
 
-    def inner_columns(self, spec: DecoderSpec) -> int:
+    def inner_columns(self, spec: ModelSizes) -> int:
         """See MixerSpec: the projection, the results of convolution, scan and norm."""
         return 2 * self.channels + 3 * self.inner_size + self.heads
 
-    def read(self, tensors: LayerTensors, spec: DecoderSpec) -> MambaWeights:
+    def read(self, tensors: LayerTensors, spec: ModelSizes) -> MambaWeights:
         """See MixerSpec."""
         z, xbc, dt = self._projections(tensors)
         decay, skip = tensors.array("decay").reshape(-1), tensors.array("skip").reshape(-1)
@@ -197,7 +194,7 @@ class Mamba2Spec:
         biases = np.split(tensors.array("into_bias") * factors, ends)
         return Linear((z,), biases[0]), Linear(tuple(xbc), biases[1]), Linear((dt,), biases[2])
 
-    def pack(self, weights: Any, spec: DecoderSpec, ops: Ops[Tensor]) -> Mamba2[Tensor]:
+    def pack(self, weights: Any, spec: ModelSizes, ops: Ops[Tensor]) -> Mamba2[Tensor]:
         """See MixerSpec."""
         return Mamba2(self, weights, ops)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -14,13 +14,10 @@ from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
-from penstock.models.decoder.mixer import CacheSize, LayerTensors, Vector
+from penstock.models.decoder.mixer import CacheSize, LayerTensors, ModelSizes, Vector
 from penstock.models.decoder.mixers.mamba2 import Mamba2, Mamba2Spec, MambaWeights
-from penstock.models.decoder.spec import MAX_WIDTH, check_sizes
+from penstock.models.decoder.spec_limits import MAX_WIDTH, check_sizes
 from penstock.quant.weight_slices import scaled
-
-if TYPE_CHECKING:
-    from penstock.models.decoder.spec import DecoderSpec
 
 Tensor = TypeVar("Tensor")
 
@@ -75,7 +72,7 @@ class ParallelSpec:
         """None: see MixerSpec."""
         return ()
 
-    def check(self, spec: DecoderSpec, where: str) -> None:
+    def check(self, spec: ModelSizes, where: str) -> None:
         """See MixerSpec."""
         limits = {
             "heads": (self.heads, MAX_WIDTH),
@@ -85,7 +82,7 @@ class ParallelSpec:
         check_sizes(where, limits)
         self.mamba.check(spec, where)
 
-    def shapes(self, spec: DecoderSpec) -> Mapping[str, Shape]:
+    def shapes(self, spec: ModelSizes) -> Mapping[str, Shape]:
         """See MixerSpec."""
         width, kv_rows = spec.hidden_size, self.kv_heads * self.head_dim
         rows = {"q": self.heads * self.head_dim, "k": kv_rows, "v": kv_rows}
@@ -95,12 +92,12 @@ class ParallelSpec:
             shapes |= {f"{role}_bias": shape[:1] for role, shape in shapes.items()}
         return shapes | dict(self.mamba.shapes(spec))
 
-    def inner_columns(self, spec: DecoderSpec) -> int:
+    def inner_columns(self, spec: ModelSizes) -> int:
         """See MixerSpec: the projections, queries and result of attention beside Mamba2."""
         attention = (3 * self.heads + 2 * self.kv_heads) * self.head_dim + 2 * spec.hidden_size
         return attention + self.mamba.inner_columns(spec)
 
-    def read(self, tensors: LayerTensors, spec: DecoderSpec) -> ParallelWeights:
+    def read(self, tensors: LayerTensors, spec: ModelSizes) -> ParallelWeights:
         """See MixerSpec."""
         qkv = tuple(scaled(tensors.matrix(role), self.in_factor) for role in _QKV)
         out = scaled(tensors.matrix("attention_out"), self.out_factor)
@@ -113,7 +110,7 @@ class ParallelSpec:
             Linear(qkv, bias), Linear((out,), out_bias), self.mamba.read(tensors, spec)
         )
 
-    def pack(self, weights: Any, spec: DecoderSpec, ops: Ops[Tensor]) -> Parallel[Tensor]:
+    def pack(self, weights: Any, spec: ModelSizes, ops: Ops[Tensor]) -> Parallel[Tensor]:
         """See MixerSpec."""
         return Parallel(self, weights, spec, ops)
 
@@ -126,7 +123,7 @@ class Parallel(Generic[Tensor]):
     """Packed attention beside packed Mamba2. See `LoadedMixer`."""
 
     def __init__(
-        self, own: ParallelSpec, weights: ParallelWeights, spec: DecoderSpec, ops: Ops[Tensor]
+        self, own: ParallelSpec, weights: ParallelWeights, spec: ModelSizes, ops: Ops[Tensor]
     ) -> None:
         self._heads = own.heads, own.kv_heads, own.head_dim
         self._scale = spec.attention_scale or own.head_dim**-0.5

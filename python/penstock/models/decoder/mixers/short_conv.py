@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -13,11 +13,8 @@ from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
-from penstock.models.decoder.mixer import CacheSize, LayerTensors, Vector
+from penstock.models.decoder.mixer import CacheSize, LayerTensors, ModelSizes, Vector
 from penstock.models.decoder.mixers.sizes import StateKeys, check_state
-
-if TYPE_CHECKING:
-    from penstock.models.decoder.spec import DecoderSpec
 
 Tensor = TypeVar("Tensor")
 
@@ -67,12 +64,12 @@ class ShortConvSpec:
         """None: see MixerSpec."""
         return ()
 
-    def check(self, spec: DecoderSpec, where: str) -> None:
+    def check(self, spec: ModelSizes, where: str) -> None:
         """See MixerSpec."""
         key = "conv_L_cache" if self.form == "folder" else "shortconv.l_cache"
         check_state(self.state, StateKeys(key), where)
 
-    def shapes(self, spec: DecoderSpec) -> Mapping[str, Shape]:
+    def shapes(self, spec: ModelSizes) -> Mapping[str, Shape]:
         """See MixerSpec."""
         width, taps = self.width, self.taps
         shapes: dict[str, Shape] = {
@@ -84,11 +81,11 @@ class ShortConvSpec:
             shapes |= {"into_bias": (3 * width,), "conv_bias": (width,), "out_bias": (width,)}
         return shapes
 
-    def inner_columns(self, spec: DecoderSpec) -> int:
+    def inner_columns(self, spec: ModelSizes) -> int:
         """See MixerSpec: the projection and the result."""
         return 4 * self.width
 
-    def read(self, tensors: LayerTensors, spec: DecoderSpec) -> ShortConvWeights:
+    def read(self, tensors: LayerTensors, spec: ModelSizes) -> ShortConvWeights:
         """See MixerSpec."""
         return ShortConvWeights(
             tensors.linear("into", bias="into_bias" if self.biased else None),
@@ -97,7 +94,7 @@ class ShortConvSpec:
             tensors.array("conv_bias") if self.biased else None,
         )
 
-    def pack(self, weights: Any, spec: DecoderSpec, ops: Ops[Tensor]) -> ShortConv[Tensor]:
+    def pack(self, weights: Any, spec: ModelSizes, ops: Ops[Tensor]) -> ShortConv[Tensor]:
         """See MixerSpec."""
         return ShortConv(weights, ops)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.base.errors import ModelError
 from penstock.kernels.recurrent_state import StateShape
-from penstock.models.decoder.spec import MAX_WIDTH, check_sizes
+from penstock.models.decoder.spec_limits import MAX_WIDTH, check_sizes
 
 _MOST_TAPS: Final = 4
 _MOST_ELEMENTS: Final = 512
