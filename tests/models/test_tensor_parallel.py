@@ -19,6 +19,7 @@ from penstock.kernels.lora_slots import SlotSizes
 from penstock.kernels.ops.lora import ReferenceSlots
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.routing import Routing
+from penstock.models.decoder.block_specs import AltUpSpec, LayerAttention, PerLayerInputsSpec
 from penstock.models.decoder.decoder import Decoder
 from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.models.decoder.lora_targets import linear_sizes
@@ -187,6 +188,53 @@ CASES |= {
     "deepseek without compressed queries": (
         replace(DEEPSEEK, layers=(LayerSpec(mixer=LITE),)),
         "bf16",
+    ),
+}
+GEMMA4 = replace(
+    GEMMA,
+    architecture="gemma4",
+    norm_offset=0.0,
+    value_norm=True,
+    layer_scalars=True,
+    attention_cap=5.0,
+    logit_cap=3.0,
+    rope=RopeSpec(10_000.0, 64, turning_pairs=8),
+    layers=(
+        LayerSpec(window=5),
+        LayerSpec(attention=LayerAttention(1, 64, keys_are_values=True)),
+        LayerSpec(window=5, intermediate_size=512, attention=LayerAttention(cache_of=0)),
+        LayerSpec(attention=LayerAttention(1, 64, cache_of=1)),
+    ),
+)
+BESIDE = replace(MIXTURE.experts, activation="gelu_tanh", expert_scale=True, beside_dense=True)
+CASES |= {
+    "gemma4 with inputs per layer": (
+        replace(GEMMA4, per_layer_inputs=PerLayerInputsSpec(32, 40)),
+        "f32",
+    ),
+    "gemma4 with inputs per layer, of Q8_0": (
+        replace(GEMMA4, per_layer_inputs=PerLayerInputsSpec(32, 50)),
+        "q8_0",
+    ),
+    "gemma4 with experts": (
+        replace(
+            GEMMA4,
+            rope=RopeSpec(10_000.0, 32),
+            layers=(LayerSpec(window=5, experts=BESIDE), LayerSpec(experts=BESIDE)),
+        ),
+        "f32",
+    ),
+    "gemma3n": (
+        replace(
+            GEMMA4,
+            architecture="gemma3n",
+            layer_scalars=False,
+            per_layer_inputs=PerLayerInputsSpec(32, 50),
+            altup=AltUpSpec(32),
+            rope=RopeSpec(10_000.0, 32),
+            layers=(LayerSpec(window=5), LayerSpec(gate_deviations=0.5)),
+        ),
+        "f32",
     ),
 }
 COUNTS = [2, 4]

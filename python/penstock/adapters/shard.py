@@ -19,10 +19,9 @@ def shard_adapter(adapter: Adapter, spec: DecoderSpec, rank: int, count: int) ->
     is split by columns has the rank's columns of `a` and all of `b`; its updates are partial sums,
     to be added over all ranks. Raises ModelError if the model cannot be divided.
     """
-    share = shard_slices(spec, rank, count)
     layers = tuple(
         {name: _shard(name, factors, share) for name, factors in layer.items()}
-        for layer in adapter.layers
+        for layer, share in zip(adapter.layers, shard_slices(spec, rank, count), strict=True)
     )
     size_bytes = sum(one.a.nbytes + one.b.nbytes for layer in layers for one in layer.values())
     return replace(adapter, layers=layers, size_bytes=size_bytes)

@@ -168,7 +168,7 @@ class Decoder(Generic[Tensor]):
                 x = self._read(stream, layer.mlp_norm) if shared is None else shared
                 x = self._communicator.all_reduce(layer.feed_forward(step, x))
                 if layer.beside is not None:
-                    x = layer.beside(ops, x, stream)
+                    x = layer.beside(ops, x, stream, self._communicator.all_reduce)
                 x = self._post_norm(ops, x, layer.mlp_post_norm)
                 if inputs.media is not None and index < len(deep):
                     x = ops.add_rows(x, deep[index], inputs.media.index)

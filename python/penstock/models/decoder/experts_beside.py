@@ -3,7 +3,7 @@ stream, each with a norm of its own, and both results are normalized and added."
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -65,8 +65,19 @@ class ExpertsBeside(Generic[Tensor]):
         self._router_norm: Norm[Tensor] = pack_norm(spec, norms.router, ops)
         self._experts = ExpertsFeedForward(experts, weights, ops)
 
-    def __call__(self, ops: Ops[Tensor], dense: Tensor, stream: ResidualStream[Tensor]) -> Tensor:
-        """Return the sum of both results: [T, W] -> [T, W]. `dense`: the result of the dense
-        feed-forward. `stream`: the residual stream, which both blocks read."""
-        routed = self._experts.run(ops, stream.norm(self._norm), stream.norm(self._router_norm))
+    def __call__(
+        self,
+        ops: Ops[Tensor],
+        dense: Tensor,
+        stream: ResidualStream[Tensor],
+        reduced: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """Return the sum of both results: [T, W] -> [T, W].
+
+        - `dense`: the result of the dense feed-forward.
+        - `stream`: the residual stream, which both blocks read.
+        - `reduced`: adds the results of all tensor parallel ranks.
+        """
+        inputs = stream.norm(self._norm), stream.norm(self._router_norm)
+        routed = reduced(self._experts.run(ops, *inputs))
         return ops.add(self._dense_post.of(ops, dense), self._post.of(ops, routed))

@@ -20,7 +20,7 @@ from penstock.kernels.weights import Experts, Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.expert_weights import SharedWeights
 from penstock.models.decoder.layer_weights import LayerWeights, MatrixBytes, Vector
-from penstock.models.decoder.mixer import DivisibleMixerSpec, MixerSpec
+from penstock.models.decoder.mixer import DivisibleMixerSpec, LayerTensors, MixerSpec
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.decoder.weights import DecoderWeights, prefetch_layers
@@ -51,30 +51,38 @@ def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
             raise ModelError(f"{where}: {what} {size} cannot be divided among {count} ranks")
         return size // count
 
+    def of_kv_heads(heads: int) -> int:
+        repeated = heads < count and count % heads == 0
+        return 1 if repeated else divided(heads, "key-value heads")
+
     def of_layer(layer: LayerSpec) -> LayerSpec:
+        kv_heads = layer.attention.num_kv_heads
+        if kv_heads is not None:
+            own = replace(layer.attention, num_kv_heads=of_kv_heads(kv_heads))
+            layer = replace(layer, attention=own)
         if layer.mixer is not None:
             if not isinstance(layer.mixer, DivisibleMixerSpec):
                 raise ModelError(
                     f"{where}: layers without attention cannot be divided among ranks yet"
                 )
             layer = replace(layer, mixer=layer.mixer.shard(count, where))
+        if layer.intermediate_size is not None and layer.is_dense:
+            ff = divided(layer.intermediate_size, "feed-forward width")
+            layer = replace(layer, intermediate_size=ff)
         if layer.experts is None:
-            size = layer.intermediate_size
-            ff = None if size is None else divided(size, "feed-forward width")
-            return replace(layer, intermediate_size=ff)
+            return layer
         ff = divided(layer.experts.intermediate_size, "feed-forward width of an expert")
         shared = divided(layer.experts.shared_size, "feed-forward width of the shared experts")
-        own = replace(layer.experts, intermediate_size=ff, shared_size=shared)
-        return replace(layer, experts=own)
+        mixture = replace(layer.experts, intermediate_size=ff, shared_size=shared)
+        return replace(layer, experts=mixture)
 
     if spec.qk_norm and spec.qk_norm_form == "all":
         raise ModelError(f"{where}: norms of all heads cannot be divided among ranks yet")
     dense = any(layer.is_dense for layer in spec.layers)
-    repeated = spec.num_kv_heads < count and count % spec.num_kv_heads == 0
     return replace(
         spec,
         num_heads=divided(spec.num_heads, "heads"),
-        num_kv_heads=1 if repeated else divided(spec.num_kv_heads, "key-value heads"),
+        num_kv_heads=of_kv_heads(spec.num_kv_heads),
         intermediate_size=divided(spec.intermediate_size, "feed-forward width")
         if dense
         else spec.intermediate_size,
@@ -84,7 +92,7 @@ def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class ShardSlices:
-    """The rows of the projections that one rank holds.
+    """The rows of the projections of a layer that one rank holds.
 
     - `q`: rows of q; also the rank's columns of output.
     - `kv`: rows of k and of v.
@@ -96,15 +104,19 @@ class ShardSlices:
     ff: slice
 
 
-def shard_slices(spec: DecoderSpec, rank: int, count: int) -> ShardSlices:
-    """Return the slices that rank `rank` of `count` holds. Raises ModelError as `shard_spec`
-    does."""
+def shard_slices(spec: DecoderSpec, rank: int, count: int) -> tuple[ShardSlices, ...]:
+    """Return the slices that rank `rank` of `count` holds of each layer. Raises ModelError as
+    `shard_spec` does."""
     part = shard_spec(spec, count, spec.architecture)
-    first_kv = rank * spec.num_kv_heads // count * spec.head_dim
-    kv = slice(first_kv, first_kv + part.kv_rows)
-    return ShardSlices(
-        _even_slice(rank, part.q_rows), kv, _even_slice(rank, part.intermediate_size)
-    )
+
+    def of_layer(whole: LayerSpec, own: LayerSpec) -> ShardSlices:
+        heads, kv_heads, dim = part.heads(own)
+        first_kv = rank * spec.heads(whole)[1] // count * dim
+        kv = slice(first_kv, first_kv + kv_heads * dim)
+        ff = _even_slice(rank, part.feed_forward_size(own))
+        return ShardSlices(_even_slice(rank, heads * dim), kv, ff)
+
+    return tuple(of_layer(*pair) for pair in zip(spec.layers, part.layers, strict=True))
 
 
 def _even_slice(rank: int, size: int) -> slice:
@@ -173,6 +185,10 @@ class ShardWeights:
             return self._whole.bytes_of(shapes, size) + self._whole.bytes_of(head, size)
         return self._whole.bytes_of(shapes | head, size)
 
+    def parts(self) -> LayerTensors:
+        """See `Weights`. Each rank has all tensors outside of layers."""
+        return self._whole.parts()
+
     def layers(self) -> Iterator[LayerWeights]:
         """Yield the weights of every layer in order, reading a few layers ahead. Raises ModelError
         if a split would cut a quantization group of columns."""
@@ -180,13 +196,14 @@ class ShardWeights:
 
     def layer(self, index: int) -> LayerWeights:
         """Return the rank's weights of layer `index`."""
-        whole, share, names = self._whole.layer(index), self._slices, self._whole.names
+        whole, share, names = self._whole.layer(index), self._slices[index], self._whole.names
         prefix = names.layer.format(index)
         qkv, out = whole.qkv, whole.output
         gate_up, down, experts = whole.gate_up, whole.down, whole.experts
+        projections = (share.q, share.kv, share.kv)
         return replace(
             whole,
-            qkv=None if qkv is None else _rows(qkv, (share.q, share.kv, share.kv)),
+            qkv=None if qkv is None else _rows(qkv, projections[: len(qkv.parts)]),
             output=None if out is None else self._columns(out, share.q, prefix + names.output),
             mixer=self._mixer(self._spec.layers[index].mixer, whole.mixer, prefix),
             gate_up=None if gate_up is None else _rows(gate_up, (share.ff,) * len(gate_up.parts)),
