@@ -65,6 +65,8 @@ def edited(folder: Path, into: Path, keys: dict[str, Any]) -> Path:
         ("qwen3_5", {"linear_conv_kernel_dim": -4}, "linear_conv_kernel_dim -4"),
         ("qwen3_5", {"layer_types": "absent", "full_attention_interval": 0}, "interval 0"),
         ("qwen3_5", {"num_hidden_layers": 10**9}, "num_hidden_layers 1000000000"),
+        ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate false"),
+        ("qwen3_5", {"output_gate_type": "sigmoid"}, "output_gate_type 'sigmoid'"),
         ("lfm2", {"layer_types": ["conv", "conv", "conv", "mamba"]}, "'mamba'"),
         ("lfm2", {"conv_L_cache": 9}, "conv_L_cache 9"),
         ("lfm2_moe", {"num_dense_layers": -1}, "num_dense_layers -1"),

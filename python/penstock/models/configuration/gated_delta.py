@@ -23,6 +23,7 @@ from penstock.quant.gguf.gguf_file import GgufFile
 
 _KINDS: Final = {"linear_attention": "delta", "full_attention": "attention"}
 _INTERVAL: Final = 4
+_GATE_TYPES: Final = (None, "silu", "swish")
 GGUF_DELTA_KEYS: Final = frozenset({"full_attention_interval", "nextn_predict_layers"})
 """The keys that `gguf_delta_decoder` reads itself, without the "<architecture>." prefix."""
 
@@ -38,6 +39,8 @@ class DeltaConfig(QwenExpertsConfig):
     max_position_embeddings: int = 32_768
     partial_rotary_factor: float | None = 0.25
     mrope_interleaved: bool = True
+    attn_output_gate: bool = True
+    output_gate_type: str | None = None
     full_attention_interval: int = _INTERVAL
     linear_conv_kernel_dim: int = 4
     linear_key_head_dim: int = 128
@@ -50,6 +53,10 @@ def delta_decoder(config: DeltaConfig, where: str, layout: DeltaLayout) -> Decod
     """Return the spec of a dense hybrid of gated delta nets and attention with a gate. `layout`:
     that of the delta nets in the file. Raises ModelError that starts with `where` and names the
     key."""
+    if not config.attn_output_gate:
+        raise ModelError(f"{where}: attn_output_gate false is not supported")
+    if config.output_gate_type not in _GATE_TYPES:
+        raise ModelError(f"{where}: output_gate_type {config.output_gate_type!r} is not supported")
     net = GatedDeltaSpec(
         groups=config.linear_num_key_heads,
         heads=config.linear_num_value_heads,
