@@ -184,8 +184,8 @@ def image_inputs(case: Case, folder: Path, pictures: list[np.ndarray]) -> dict[s
 
 
 def check(model: Any, request: TokenRequest, answer: Answer, inputs: dict[str, Any]) -> None:
-    """Compare the answer up to the first token that stands for media, of which transformers would
-    want the rows."""
+    """Compare the answer up to the first placeholder of media, for which transformers would want
+    rows."""
     text = list(itertools.takewhile(lambda token: token.token_id < VIDEO, answer.tokens))
     compared = answer.tokens[: len(text) + 1]
     tokens = [token.token_id for token in compared]

@@ -31,8 +31,8 @@ GGUF_DELTA_KEYS: Final = frozenset({"full_attention_interval", "nextn_predict_la
 class DeltaConfig(QwenExpertsConfig):
     """The keys of config.json, with the defaults of transformers' Qwen3_5TextConfig. Only
     `with_mixtures` reads those of experts.
-    `full_attention_interval`: one of so many layers has attention, if there are no
-    `layer_types`."""
+    `full_attention_interval`: every layer whose number (from 1) is a multiple of it has attention,
+    if there are no `layer_types`."""
 
     num_key_value_heads: int | None = 4
     head_dim: int | None = 256

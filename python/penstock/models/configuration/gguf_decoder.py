@@ -38,7 +38,7 @@ def gguf_decoder_spec(
     """Return the spec of a Llama-like decoder.
 
     - `family_keys`: keys that the caller itself reads and that are therefore not refused, without
-      the "<architecture>." prefix. Of sizes per layer among them, the spec has the largest.
+      the "<architecture>." prefix. If one of them has a size per layer, the spec has the largest.
     - `window_period`: the last layer of each `window_period` layers has no sliding window, unless
       the file has the key `attention.sliding_window_pattern`.
 

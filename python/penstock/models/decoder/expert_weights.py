@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from penstock.kernels.weights import Experts, Linear, Matrix
+from penstock.kernels.weights import Dense, Experts, Linear, Matrix
 from penstock.models.decoder.experts_spec import ExpertsSpec
+from penstock.models.decoder.mixer import LayerTensors, Vector
+from penstock.models.decoder.tensor_names import TensorNames
 from penstock.quant.affine import unify_affine
 from penstock.quant.weight_slices import split_rows
-
-if TYPE_CHECKING:
-    from penstock.models.decoder.weights import DecoderWeights
-
-Vector = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,46 @@ class SharedWeights:
         return own if self.router is None else (*own, self.router)
 
 
-def read_experts(weights: DecoderWeights, prefix: str, mixture: ExpertsSpec) -> Experts:
+BESIDE_NORMS: Final = ("dense_post_norm", "experts_norm", "experts_post_norm", "router_scale")
+"""The roles of the norms of experts beside a dense feed-forward."""
+
+
+@dataclass(frozen=True, slots=True)
+class BesideNorms:
+    """The norms [W] around both blocks: of the results of the dense feed-forward and of the
+    experts, of the input of the experts, and of that of their router."""
+
+    dense_post: Vector
+    experts: Vector
+    experts_post: Vector
+    router: Vector
+
+    @classmethod
+    def read(cls, tensors: LayerTensors, width: int) -> BesideNorms:
+        """Read the norms of one layer. The router's input is divided by the root of its width."""
+        post, norm, experts_post = map(tensors.norm, BESIDE_NORMS[:3])
+        scale = tensors.array("router_scale") * np.float32(width**-0.5)
+        return cls(post, norm, experts_post, scale)
+
+
+class ExpertTensors(Protocol):
+    """Reads matrices by their names. `DecoderWeights` implements it."""
+
+    path: Path
+    names: TensorNames
+
+    def matrix(self, name: str) -> Matrix: ...
+
+    def stack(self, name: str) -> tuple[Matrix, ...]: ...
+
+    def row(self, name: str) -> Dense: ...
+
+    def array(self, name: str) -> Vector: ...
+
+    def fused(self, prefix: str, parts: Sequence[tuple[str, int]], biased: bool) -> Linear: ...
+
+
+def read_experts(weights: ExpertTensors, prefix: str, mixture: ExpertsSpec) -> Experts:
     """Return the experts of the layer whose tensors' names start with `prefix`."""
     names = weights.names
     opening = (names.expert_gate, names.expert_up) if mixture.gated else (names.expert_up,)
@@ -56,7 +92,7 @@ def read_experts(weights: DecoderWeights, prefix: str, mixture: ExpertsSpec) -> 
     return Experts(gate, up, down, *biases, mixture.activation, mixture.shares_scale)
 
 
-def read_shared(weights: DecoderWeights, prefix: str, mixture: ExpertsSpec) -> SharedWeights | None:
+def read_shared(weights: ExpertTensors, prefix: str, mixture: ExpertsSpec) -> SharedWeights | None:
     """Return the shared experts of the layer whose tensors' names start with `prefix`, or None."""
     names, size = weights.names, mixture.shared_size
     if not size:
@@ -72,7 +108,7 @@ def read_shared(weights: DecoderWeights, prefix: str, mixture: ExpertsSpec) -> S
     )
 
 
-def _matrices(weights: DecoderWeights, name: str, count: int) -> tuple[Matrix, ...]:
+def _matrices(weights: ExpertTensors, name: str, count: int) -> tuple[Matrix, ...]:
     """Return the matrices of all `count` experts of a layer, stored as one tensor per expert or one
     tensor for all."""
     if "{}" in name:
@@ -81,7 +117,7 @@ def _matrices(weights: DecoderWeights, name: str, count: int) -> tuple[Matrix, .
     return weights.stack(name)
 
 
-def _biases(weights: DecoderWeights, prefix: str, names: Sequence[str]) -> Vector:
+def _biases(weights: ExpertTensors, prefix: str, names: Sequence[str]) -> Vector:
     """Return the biases [E, N] of all experts of a layer, joined along N."""
     each = (weights.array(f"{prefix}{name}.bias") for name in dict.fromkeys(names))
     return np.concatenate(list(each), axis=1)

@@ -4,51 +4,24 @@ stream, each with a norm of its own, and both results are normalized and added."
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import Generic, TypeVar
 
 from penstock.kernels.ops_interface import Ops
 from penstock.models.checkpoint.check_shapes import Shape
+from penstock.models.decoder.expert_weights import BESIDE_NORMS
 from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.models.decoder.feed_forward import ExpertsFeedForward
+from penstock.models.decoder.layer_weights import LayerWeights
 from penstock.models.decoder.norm import Norm, pack_norm
 from penstock.models.decoder.residual_stream import ResidualStream
 from penstock.models.decoder.spec import DecoderSpec
 
-if TYPE_CHECKING:
-    from penstock.models.decoder.layer_weights import LayerWeights
-    from penstock.models.decoder.mixer import LayerTensors
-
 Tensor = TypeVar("Tensor")
-Vector = npt.NDArray[np.float32]
-
-_ROLES = ("dense_post_norm", "experts_norm", "experts_post_norm", "router_scale")
 
 
 def layer_shapes(spec: DecoderSpec) -> Mapping[str, Shape]:
     """Return the shape of each norm of a layer, by role."""
-    return dict.fromkeys(_ROLES, (spec.hidden_size,))
-
-
-@dataclass(frozen=True, slots=True)
-class BesideNorms:
-    """The norms [W] around both blocks: of the results of the dense feed-forward and of the
-    experts, of the input of the experts, and of that of their router."""
-
-    dense_post: Vector
-    experts: Vector
-    experts_post: Vector
-    router: Vector
-
-    @classmethod
-    def read(cls, tensors: LayerTensors, width: int) -> BesideNorms:
-        """Read the norms of one layer. The router's input is divided by the root of its width."""
-        post, norm, experts_post = map(tensors.norm, _ROLES[:3])
-        scale = tensors.array("router_scale") * np.float32(width**-0.5)
-        return cls(post, norm, experts_post, scale)
+    return dict.fromkeys(BESIDE_NORMS, (spec.hidden_size,))
 
 
 class ExpertsBeside(Generic[Tensor]):

@@ -6,18 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.kernels.isa.instruction_sets import MatrixForm
 from penstock.kernels.weights import Experts, Linear, Matrix
 from penstock.models.decoder.altup import LayerAltUpWeights
-from penstock.models.decoder.expert_weights import SharedWeights
-from penstock.models.decoder.experts_beside import BesideNorms
-from penstock.models.decoder.mixer import LayerTensors
+from penstock.models.decoder.expert_weights import BesideNorms, SharedWeights
+from penstock.models.decoder.mixer import LayerTensors, Vector
 from penstock.models.decoder.per_layer_inputs import LayerInputWeights
 
-Vector = npt.NDArray[np.float32]
 MatrixBytes = Callable[[Matrix], int]
 """Returns the bytes that a matrix occupies after a backend has packed it."""
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from penstock.kernels.ops_interface import Ops
+from penstock.models.decoder.mixer import Vector
 from penstock.models.decoder.spec import DecoderSpec
-
-if TYPE_CHECKING:
-    from penstock.models.decoder.layer_weights import Vector
 
 Tensor = TypeVar("Tensor")
 

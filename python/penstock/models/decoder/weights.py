@@ -25,8 +25,7 @@ from penstock.kernels.weights import Dense, Float8, Linear, Matrix
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
 from penstock.models.checkpoint.matrix_forms import matrix_forms
 from penstock.models.decoder.altup import LayerAltUpWeights
-from penstock.models.decoder.expert_weights import read_experts, read_shared
-from penstock.models.decoder.experts_beside import BesideNorms
+from penstock.models.decoder.expert_weights import BesideNorms, read_experts, read_shared
 from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.models.decoder.layer_weights import LayerWeights, MatrixBytes, Vector
 from penstock.models.decoder.mixer import LayerTensors
