@@ -232,7 +232,7 @@ CASES |= {
             per_layer_inputs=PerLayerInputsSpec(32, 50),
             altup=AltUpSpec(32),
             rope=RopeSpec(10_000.0, 32),
-            layers=(LayerSpec(window=5), LayerSpec(gate_deviations=0.5)),
+            layers=(LayerSpec(window=5), LayerSpec()),
         ),
         "f32",
     ),
@@ -452,6 +452,11 @@ def test_savings_of_8_bit_floats_are_those_of_the_shard() -> None:
         ({"num_heads": 12, "num_kv_heads": 3}, 4, "key-value heads 3 cannot be divided among 4"),
         ({"intermediate_size": 102}, 4, "feed-forward width 102 cannot be divided among 4"),
         ({"qk_norm": True, "qk_norm_form": "all"}, 2, "norms of all heads cannot be divided"),
+        (
+            {"activation": "gelu_tanh", "layers": (LayerSpec(gate_deviations=1.0),)},
+            2,
+            "a feed-forward of which only the largest gates count cannot be divided",
+        ),
         (
             {"layers": (LayerSpec(experts=ExpertsSpec(4, TWO, 34)),)},
             4,

@@ -265,9 +265,11 @@ def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_num_seqs: int, max_mod
     thread holds feed-forward activations only for the few tokens that it works on
     (docs/decisions/0017).
     """
-    per_token = 3 * spec.hidden_size + max(spec.mixer_columns, spec.inner_columns)
+    per_token = spec.stream_columns + max(spec.mixer_columns, spec.inner_columns)
     logits = min(max_num_seqs + MAX_DRAFT_TOKENS, step_tokens) * spec.vocab_size
-    return 4 * (step_tokens * per_token + logits + max_model_len * spec.rope.rotary_dim)
+    local = 0 if spec.local_rope is None else spec.local_rope.rotary_dim
+    tables = max_model_len * (spec.rope.rotary_dim + local)
+    return 4 * (step_tokens * per_token + logits + tables)
 
 
 def mib(size_bytes: int) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.weights import ExpertActivation
+from penstock.models.decoder.activations import gated_activation, plain_activation
 from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.lora_targets import DOWN, GATE_UP
@@ -24,30 +25,6 @@ class FeedForward(Protocol[Tensor]):
     def __call__(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the block: [T, W] -> [T, W]."""
         ...
-
-
-def gated_activation(ops: Ops[Tensor], activation: ExpertActivation, gate_up: Tensor) -> Tensor:
-    """Return act(gate) * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
-    match activation:
-        case "silu":
-            return ops.silu_mul(gate_up)
-        case "gelu_tanh":
-            return ops.gelu_tanh_mul(gate_up)
-        case "relu_squared" | "swiglu_oai":
-            raise AssertionError(f"{activation} has no gate outside of experts")
-
-
-def plain_activation(ops: Ops[Tensor], activation: ExpertActivation, x: Tensor) -> Tensor:
-    """Return act(x): [T, F] -> [T, F]."""
-    match activation:
-        case "silu":
-            return ops.silu(x)
-        case "gelu_tanh":
-            return ops.gelu_tanh(x)
-        case "relu_squared":
-            return ops.relu_squared(x)
-        case "swiglu_oai":
-            raise AssertionError("swiglu_oai needs a gate")
 
 
 class DenseFeedForward(Generic[Tensor]):

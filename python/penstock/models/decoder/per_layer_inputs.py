@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.ops_interface import Ops
-from penstock.kernels.weights import Dense, Linear, Matrix
+from penstock.kernels.weights import Dense, Float8, Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.block_specs import PerLayerInputsSpec
-from penstock.models.decoder.feed_forward import plain_activation
+from penstock.models.decoder.activations import plain_activation
 from penstock.quant.dequantize import dequantize
 from penstock.quant.weight_slices import (
     column_step,
@@ -154,8 +154,8 @@ def _with_rows(table: Matrix, rows: npt.NDArray[np.intp] | None) -> Matrix:
 
 
 def _column_parts(table: Matrix, width: int, count: int) -> list[Matrix]:
-    """Split the columns of `table` into `count` parts of `width` columns. A quantized table whose
-    parts would cut groups becomes float32."""
-    if width % column_step(table):
+    """Split the columns of `table` into `count` parts of `width` columns. A table of 8-bit floats,
+    which can only be multiplied, or whose parts would cut groups, becomes float32."""
+    if isinstance(table, Float8) or width % column_step(table):
         table = Dense(dequantize(table), "f32")
     return [take_columns(table, slice(i * width, (i + 1) * width)) for i in range(count)]

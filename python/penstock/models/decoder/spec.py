@@ -242,6 +242,16 @@ class DecoderSpec:
         return any(state is not None for state in self.states)
 
     @property
+    def stream_columns(self) -> int:
+        """The maximum number of elements that one token needs outside of blocks: the residual
+        stream, the input of a block and its result; with per-layer inputs also the embedding and a
+        layer's input; with parallel streams also these, their predictions and corrections."""
+        columns = 3 * self.hidden_size
+        if self.per_layer_inputs is not None:
+            columns += self.hidden_size + 4 * self.per_layer_inputs.width
+        return columns if self.altup is None else columns + 9 * self.hidden_size
+
+    @property
     def mixer_columns(self) -> int:
         """The maximum number of scratch elements that one token needs in the mixer of any layer:
         for attention q, k, v, rotated queries and the output, the gate with its product, and q, k,

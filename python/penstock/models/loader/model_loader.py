@@ -26,6 +26,7 @@ from penstock.models.checkpoint.renamed_checkpoint import RenamedCheckpoint
 from penstock.models.configuration.family import GgufDecoder
 from penstock.models.configuration.gguf_encoder import gguf_pooler_spec
 from penstock.models.configuration.text_backbone import non_text_bytes, text_backbone_names
+from penstock.models.decoder import per_layer_inputs
 from penstock.models.decoder.layer_weights import Weights
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import (
@@ -321,9 +322,11 @@ def _renamed(checkpoint: Checkpoint, spec: DecoderSpec, container: str | None) -
 
 
 def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[str, Bits]:
-    """Return the number of bits of each matrix that is quantized. Embedding and language-model head
-    get 8 bits, because every token depends on them."""
+    """Return the number of bits of each matrix that is quantized. Embedding, language-model head
+    and the table of per-layer inputs get 8 bits, because every token depends on them."""
     ends: dict[str, Bits] = {f"{name}.weight": 8 for name in (names.embedding, names.head)}
+    if spec.per_layer_inputs is not None:
+        ends[names.model_parts[per_layer_inputs.TABLE]] = 8
     return ends | dict.fromkeys(quantizable_names(names, spec), bits)
 
 

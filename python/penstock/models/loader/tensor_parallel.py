@@ -78,6 +78,11 @@ def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
 
     if spec.qk_norm and spec.qk_norm_form == "all":
         raise ModelError(f"{where}: norms of all heads cannot be divided among ranks yet")
+    if any(layer.gate_deviations is not None for layer in spec.layers):
+        raise ModelError(
+            f"{where}: a feed-forward of which only the largest gates count cannot be divided"
+            " among ranks"
+        )
     dense = any(layer.is_dense for layer in spec.layers)
     return replace(
         spec,

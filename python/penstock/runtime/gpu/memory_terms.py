@@ -32,9 +32,8 @@ def work_bytes(
     attention, LoRA buffers and, with several devices, buffers of collectives."""
     places, item_bytes = max_num_seqs + MAX_DRAFT_TOKENS, _item_bytes(settings)
     largest = sizes_up_to(max_num_seqs)[-1]
-    group = spec.num_heads // spec.num_kv_heads
-    decode = _attention_bytes(spec, largest, context, group)
-    decode += _attention_bytes(spec, min(FEW_ROWS, largest), context, group, FEW_ROWS_SPLIT)
+    decode = _attention_bytes(spec, largest, context)
+    decode += _attention_bytes(spec, min(FEW_ROWS, largest), context, None, FEW_ROWS_SPLIT)
     mixed = _attention_bytes(spec, max_num_seqs, context, TILE_ROWS)
     work = activation_bytes(spec, step_tokens, places, item_bytes) + decode + mixed
     work += lora_buffer_bytes(settings, step_tokens)
@@ -92,7 +91,7 @@ def activation_bytes(spec: DecoderSpec, tokens: int, places: int, item_bytes: in
     float weights, this includes the 8-bit copy of a product's input, because the halves of the
     feed-forward are freed before their product is read.
     """
-    per_token = 3 * spec.hidden_size + max(spec.mixer_columns, spec.inner_columns)
+    per_token = spec.stream_columns + max(spec.mixer_columns, spec.inner_columns)
     return tokens * per_token * item_bytes + min(places, tokens) * spec.vocab_size * (
         item_bytes + 4
     )
@@ -118,11 +117,22 @@ def _gathered_bytes(
 
 
 def _attention_bytes(
-    spec: DecoderSpec, rows: int, context: int, queries: int, split: int | None = None
+    spec: DecoderSpec,
+    rows: int,
+    context: int,
+    queries: int | None = None,
+    split: int | None = None,
 ) -> int:
-    """Return the bytes of the float32 partial results of decode attention for `rows` rows with
-    `queries` queries per KV head, for all attention windows together. `split`: smallest part of a
-    context in keys, None for the tuned size."""
+    """Return the bytes of the float32 partial results of decode attention for `rows` rows, for all
+    attention windows together.
+
+    - `queries`: queries per KV head; None: those of one token.
+    - `split`: smallest part of a context in keys, None for the tuned size.
+    """
     splits = most_splits(context, split or smallest_split())
-    windows = len({layer.reach for layer in spec.layers})
-    return windows * rows * splits * spec.num_kv_heads * queries * (spec.head_dim + 2) * 4
+    heads_of = {own.reach: spec.heads(own) for own in spec.layers if own.has_attention}
+    elements = (
+        kv_heads * (queries or heads // kv_heads) * (dim + 2)
+        for heads, kv_heads, dim in heads_of.values()
+    )
+    return 4 * rows * splits * sum(elements)

@@ -103,7 +103,7 @@ class DeviceModel:
 
 class _DecodeAttentionPlans:
     """The work plans of decode attention: one per attention window, computed once per step for all
-    layers. Steps of up to `few_rows` rows split a context into smaller parts, to occupy the whole
+    layers with this window, which have heads of the same sizes. Steps of up to `few_rows` rows split a context into smaller parts, to occupy the whole
     GPU."""
 
     def __init__(
@@ -121,11 +121,10 @@ class _DecodeAttentionPlans:
 
         self._allocate = attention_work.AttentionWork.allocate
         self._most_units = attention_work.most_units
-        self._heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
-        self._short = decode_attention.decode_tokens(self._heads)
+        self._heads = {own.reach: spec.heads(own) for own in spec.layers if own.has_attention}
+        self._tokens_of = decode_attention.decode_tokens
         self._device = device
         self._block_size = block_size
-        self._windows = sorted({layer.reach for layer in spec.layers})
         self._few_rows = min(few_rows, max_rows)
         self._kept = self._keep(max_rows, max_model_len, smallest_split())
         self._few: dict[int, Any] = {}
@@ -137,8 +136,8 @@ class _DecodeAttentionPlans:
         Return one plan per attention window."""
         units = self._most_units(rows, max_model_len, chunk)
         return {
-            window: self._allocate(rows, units, self._heads, window, self._device, split=chunk)
-            for window in self._windows
+            window: self._allocate(rows, units, heads, window, self._device, split=chunk)
+            for window, heads in self._heads.items()
         }
 
     @property
@@ -160,9 +159,15 @@ class _DecodeAttentionPlans:
         context. Return one plan per attention window."""
         rows, width = inputs.block_tables.shape
         tokens = len(inputs.tokens)
-        short = 1 if tokens == rows else self._short
         units = self._most_units(rows, width * self._block_size)
         return {
-            window: self._allocate(rows, units, self._heads, window, self._device, short)
-            for window in self._windows
+            window: self._allocate(
+                rows,
+                units,
+                heads,
+                window,
+                self._device,
+                1 if tokens == rows else self._tokens_of(heads),
+            )
+            for window, heads in self._heads.items()
         }
