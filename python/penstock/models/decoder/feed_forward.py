@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from penstock.kernels.ops_interface import Ops
-from penstock.kernels.weights import ExpertActivation
 from penstock.models.decoder.activations import gated_activation, plain_activation
 from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.models.decoder.layer_step import LayerStep

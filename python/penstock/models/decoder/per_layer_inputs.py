@@ -15,8 +15,8 @@ import numpy.typing as npt
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.weights import Dense, Float8, Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
-from penstock.models.decoder.block_specs import PerLayerInputsSpec
 from penstock.models.decoder.activations import plain_activation
+from penstock.models.decoder.block_specs import PerLayerInputsSpec
 from penstock.quant.dequantize import dequantize
 from penstock.quant.weight_slices import (
     column_step,

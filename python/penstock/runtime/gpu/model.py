@@ -103,8 +103,8 @@ class DeviceModel:
 
 class _DecodeAttentionPlans:
     """The work plans of decode attention: one per attention window, computed once per step for all
-    layers with this window, which have heads of the same sizes. Steps of up to `few_rows` rows split a context into smaller parts, to occupy the whole
-    GPU."""
+    layers with this window, which have heads of the same sizes. Steps of up to `few_rows` rows
+    split a context into smaller parts, to occupy the whole GPU."""
 
     def __init__(
         self,
