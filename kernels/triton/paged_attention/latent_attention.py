@@ -36,7 +36,7 @@ def _most_heads(device: torch.device | str) -> int:
     """Return the most heads of a tile, whose queries and keys must fit the shared memory."""
     if torch.device(device).type != "cuda":
         return _MOST_HEADS
-    shared = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    shared = torch.cuda.get_device_properties(device).shared_memory_per_block_optin  # type: ignore[attr-defined]
     return _MOST_HEADS if shared >= _SHARED_BYTES else _FEW_HEADS
 
 
@@ -264,7 +264,7 @@ def latent_decode_kernel(
                 tl.atomic_xchg(arrived + row * TILES + which_tile, 0)
 
 
-def _work_of(inputs: StepInputs[torch.Tensor], sizes: LatentSizes, tokens: int, block_size: int):  # type: ignore[no-untyped-def]
+def _work_of(inputs: StepInputs[torch.Tensor], sizes: LatentSizes, tokens: int, block_size: int):
     """Return the work that `inputs` carries for steps without a window; if there is none for these
     heads, allocate and plan it."""
     heads = tiled_heads(sizes, inputs.block_tables.device)
@@ -279,7 +279,7 @@ def _work_of(inputs: StepInputs[torch.Tensor], sizes: LatentSizes, tokens: int, 
     return work
 
 
-def _decode(out, q, inputs, cache, sizes: LatentSizes, scale: float, tokens: int, extents) -> None:  # type: ignore[no-untyped-def]
+def _decode(out, q, inputs, cache, sizes: LatentSizes, scale: float, tokens: int, extents) -> None:
     """Compute chunks of at most `tokens` tokens."""
     heads, tiles, _ = tiled_heads(sizes, q.device)
     shared = heads // tiles
@@ -299,7 +299,7 @@ def _decode(out, q, inputs, cache, sizes: LatentSizes, scale: float, tokens: int
     )
 
 
-def _prefill(out, q, inputs, cache, sizes: LatentSizes, scale: float, longer: int, extents) -> None:  # type: ignore[no-untyped-def]
+def _prefill(out, q, inputs, cache, sizes: LatentSizes, scale: float, longer: int, extents) -> None:
     """Compute chunks of more than `longer` tokens."""
     heads, tiles, _ = tiled_heads(sizes, q.device)
     shared, rows = heads // tiles, inputs.context_lens.shape[0]

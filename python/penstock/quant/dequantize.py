@@ -68,7 +68,8 @@ def float32_to_bfloat16(values: Floats) -> npt.NDArray[np.uint16]:
     patterns."""
     bits = values.view(np.uint32)
     rounded = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
-    return (rounded >> np.uint32(16)).astype(np.uint16)
+    upper: npt.NDArray[np.uint16] = (rounded >> np.uint32(16)).astype(np.uint16)
+    return upper
 
 
 def _widen(matrix: Dense) -> Floats:

@@ -107,7 +107,8 @@ class LayerAltUp(Generic[Tensor]):
         the parallel streams, for `correct`."""
         first = stream.read()
         coefficients = ops.linear(self._modalities(ops, first), self._prediction)
-        predictions = ops.altup_predict(first, *stream.parallel, coefficients)
+        second, third, fourth = stream.parallel
+        predictions = ops.altup_predict(first, second, third, fourth, coefficients)
         stream.restart(predictions[0], predictions)
 
     def residual(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
@@ -120,8 +121,9 @@ class LayerAltUp(Generic[Tensor]):
         input of the layer's gate: [T, W]."""
         activated = stream.read()
         coefficients = ops.linear(self._modalities(ops, activated), self._correction)
+        p0, p1, p2, p3 = stream.parallel
         first, *others, scaled = ops.altup_correct(
-            *stream.parallel, activated, coefficients, self._scale
+            p0, p1, p2, p3, activated, coefficients, self._scale
         )
         stream.restart(first, tuple(others))
         return scaled

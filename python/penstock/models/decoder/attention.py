@@ -14,7 +14,8 @@ from penstock.models.decoder.lora_targets import OUTPUT, QKV
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 
 if TYPE_CHECKING:
-    from penstock.models.decoder.layer_weights import LayerWeights, Vector
+    from penstock.models.decoder.layer_weights import LayerWeights
+    from penstock.models.decoder.mixer import Vector
 
 Tensor = TypeVar("Tensor")
 

@@ -24,9 +24,9 @@ from penstock.models.decoder.block_specs import QueryScaling
 from penstock.models.decoder.experts_beside import ExpertsBeside
 from penstock.models.decoder.feed_forward import FeedForward, pack_feed_forward
 from penstock.models.decoder.layer_step import LayerStep, LoraLinears, Rotation
-from penstock.models.decoder.layer_weights import LayerWeights, Vector, Weights
+from penstock.models.decoder.layer_weights import LayerWeights, Weights
 from penstock.models.decoder.lora_targets import first_linears
-from penstock.models.decoder.mixer import LoadedMixer
+from penstock.models.decoder.mixer import LoadedMixer, Vector
 from penstock.models.decoder.norm import Norm, pack_norm
 from penstock.models.decoder.per_layer_inputs import LayerInput, PerLayerInputs
 from penstock.models.decoder.residual_stream import ResidualStream

@@ -27,8 +27,8 @@ from penstock.models.checkpoint.matrix_forms import matrix_forms
 from penstock.models.decoder.altup import LayerAltUpWeights
 from penstock.models.decoder.expert_weights import BesideNorms, read_experts, read_shared
 from penstock.models.decoder.experts_spec import ExpertsSpec
-from penstock.models.decoder.layer_weights import LayerWeights, MatrixBytes, Vector
-from penstock.models.decoder.mixer import LayerTensors
+from penstock.models.decoder.layer_weights import LayerWeights, MatrixBytes
+from penstock.models.decoder.mixer import LayerTensors, Vector
 from penstock.models.decoder.per_layer_inputs import LayerInputWeights
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_names import TensorNames

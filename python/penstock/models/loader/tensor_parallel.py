@@ -19,8 +19,8 @@ from penstock.kernels.isa.instruction_sets import MatrixForm
 from penstock.kernels.weights import Experts, Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.expert_weights import SharedWeights
-from penstock.models.decoder.layer_weights import LayerWeights, MatrixBytes, Vector
-from penstock.models.decoder.mixer import DivisibleMixerSpec, LayerTensors, MixerSpec
+from penstock.models.decoder.layer_weights import LayerWeights, MatrixBytes
+from penstock.models.decoder.mixer import DivisibleMixerSpec, LayerTensors, MixerSpec, Vector
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.decoder.weights import DecoderWeights, prefetch_layers
