@@ -33,6 +33,7 @@ MODULES: Final = {
     "campaign": "every row of the results table, beside the peers",
     "constraints": "JSON schemas and grammars: valid documents, first mask, cost",
     "embeddings": "sentence embeddings, beside torch",
+    "hybrids": "write a hybrid model with random weights, to measure beside llama.cpp",
     "growth": "memory growth over many requests",
     "long_prompt": "short requests while a long prompt is prefilled",
     "lora": "cost of LoRA adapters",

@@ -65,6 +65,18 @@ def _openvino(kind: str) -> Maker:
     return make
 
 
+def _xllamacpp(
+    folder: Path, port: int, gguf: Path, *, parallel: int = 32, max_model_len: int = 1024
+) -> Target:
+    return HttpTarget(
+        "xllamacpp",
+        f"{folder}/bin/python {HERE}/workers/xllamacpp_server.py {gguf} {port} {parallel}"
+        f" {max_model_len}",
+        f"http://127.0.0.1:{port}/v1",
+        extra={"cache_prompt": False},
+    )
+
+
 def _mistralrs(folder: Path, port: int, gguf: Path) -> Target:
     return WorkerTarget(
         "mistral.rs",
@@ -80,6 +92,8 @@ MAKERS: dict[str, Maker] = {
     "openvino-int4": _openvino("int4"),
     "vllm": _vllm,
     "mistral.rs": _mistralrs,
+    "xllamacpp": _xllamacpp,
+    "xllamacpp-long": partial(_xllamacpp, parallel=1, max_model_len=9216),
 }
 
 
