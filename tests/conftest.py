@@ -18,6 +18,9 @@ from tests.support.database_fixtures import (
 
 __all__ = ["each_database", "postgres_cluster", "postgres_schemas", "postgres_url"]
 
+# Test processes share the cores, so torch and its libraries compute in one thread in each.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Property tests have no time limits, neither for an example nor for its generation: tests check
 # behaviour, and the machine may be busy.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,7 +10,6 @@ import xllamacpp
 
 params = xllamacpp.CommonParams()
 params.model.path, params.port = sys.argv[1], int(sys.argv[2])
-params.hostname = "127.0.0.1"
 params.n_parallel, each = int(sys.argv[3]), int(sys.argv[4])
 params.n_ctx = params.n_parallel * each
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 2

@@ -136,7 +136,9 @@ def _cache_served(x: torch.Tensor, cache: LayerCache[torch.Tensor]) -> bool:
     return x.dtype == torch.bfloat16 and (scaled or cache.keys.dtype == torch.bfloat16)
 
 
-_UNSERVED = dict.fromkeys(_ATTENTIONS, "they know no caps and no tokens that see later tokens")
+_UNSERVED = dict.fromkeys(
+    _ATTENTIONS, "they know no caps, no chunks of positions and no tokens that see later tokens"
+)
 
 
 def _attention(
@@ -153,7 +155,7 @@ def _attention(
 ) -> torch.Tensor:
     decode: Callable[..., None] = decode_attention
     prompt: Callable[..., None] = triton_attention.prefill_attention
-    if softcap or visible_of(inputs, sinks) is not None:
+    if softcap or window < 0 or visible_of(inputs, sinks) is not None:
         rejected = {**rejected, **_UNSERVED}
     if "decode_attention" not in rejected and _decode_served(q, cache, heads):
         decode = partial(_decode, library)

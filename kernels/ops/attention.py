@@ -351,7 +351,7 @@ ATTENTION = Op(
         Case("decode-long", "f32", _inputs(_LONG, (4, 2, 32), 16, _F32)),
         Case("chunks-f32", "f32", _inputs(_MIXED, (4, 1, 32), 16, _F32, window=-13)),
         Case("chunks-f16", "f16", _inputs(((60, 150), (128, 1)), (4, 2, 64), 16, _F16, window=-64)),
-        Case("decode-long-chunks", "f16", _inputs(_LONG, (8, 2, 64), 16, _F16, window=-300)),
+        Case("chunks-decode-long", "f16", _inputs(_LONG, (8, 2, 64), 16, _F16, window=-300)),
         Case("decode-long-window", "f16", _inputs(_LONG, (8, 2, 64), 16, _F16, window=300)),
         Case("decode-many", "f16", _inputs(_MANY, (4, 2, 64), 16, _F16)),
         Case("decode-long-128", "f16", _inputs((*_LONG, (1100, 1)), (8, 2, 128), 32, _F16)),

@@ -5,6 +5,7 @@
 #define PENSTOCK_BF16_PAIRS
 #include "cpu/attention/attention.inl.h"
 #include "cpu/isa/isa.h"
+#include "cpu/linear/head_linear.inl.h"
 #include "cpu/linear/linear_affine.inl.h"
 #include "cpu/linear/linear_dense.inl.h"
 #include "cpu/linear/quantize.inl.h"
@@ -15,7 +16,7 @@ namespace emulated_avx512_bf16 {
 namespace {
 
 constexpr KernelTable kTable{{kLinearDenseKernels, kLinearAffineKernels, kQuantizeKernels,
-                              kAttentionKernels, kExpertKernels},
+                              kAttentionKernels, kExpertKernels, kHeadKernels},
                              kernels_emulated_avx512};
 
 } // namespace

@@ -150,8 +150,8 @@ class Decoder(Generic[Tensor]):
         deep = () if inputs.media is None else inputs.media.deep
         # The rows of `deep` are those of all tokens: the last mixer must not have dropped any.
         gathering = self._last_mixer if len(deep) <= self._last_mixer else None
-        embedded = self._embed(ops, inputs)
-        stream = ResidualStream(ops, embedded)
+        stream = ResidualStream(ops, self._embed(ops, inputs))
+        embedded = None if self._inputs is None else stream.read()
         if self._altup is not None:
             self._altup.start(ops, stream)
         for index, layer in enumerate(self._layers):
@@ -162,18 +162,10 @@ class Decoder(Generic[Tensor]):
             step = LayerStep(ops, inputs, linear, cache, state, self._rope, scales, rotation)
             if layer.altup is not None:
                 layer.altup.predict(ops, stream)
-            mixed = self._mix(step, stream, layer, rows if index == gathering else None)
+            read = self._mix(step, stream, layer, rows if index == gathering else None)
             if layer.feed_forward is not None:
-                shared = mixed if self.spec.parallel else None
-                x = self._read(stream, layer.mlp_norm) if shared is None else shared
-                x = self._communicator.all_reduce(layer.feed_forward(step, x))
-                if layer.beside is not None:
-                    x = layer.beside(ops, x, stream, self._communicator.all_reduce)
-                x = self._post_norm(ops, x, layer.mlp_post_norm)
-                if inputs.media is not None and index < len(deep):
-                    x = ops.add_rows(x, deep[index], inputs.media.index)
-                stream.add(x)
-            if self._inputs is not None:
+                self._feed_forward(step, stream, layer, read, deep[index : index + 1])
+            if self._inputs is not None and embedded is not None:
                 own = self._inputs.of_layer(index, ops, inputs.tokens, embedded)
                 if rows is not None and gathering is not None and index >= gathering:
                     own = ops.gather_rows(own, rows)
@@ -194,23 +186,52 @@ class Decoder(Generic[Tensor]):
         rows: Tensor | None,
     ) -> Tensor | None:
         """Compute the mixer of a layer, if it has one, and add its result to the stream. Return the
-        input that it read. `rows`: the only tokens that are needed afterwards; None: all."""
+        input that it read if the feed-forward reads it too, else None. `rows`: the only tokens that
+        are needed afterwards; None: all."""
         if layer.mixer is None:
             return None
-        read = self._read(stream, layer.mixer_norm)
-        x = layer.mixer.mix(step, read)
+        x = self._read(stream, layer.mixer_norm)
+        # Tensors that are not needed any more are not held, because a step of a GPU is large.
+        read = x if self.spec.parallel or layer.altup is not None else None
+        x = layer.mixer.mix(step, x)
         if rows is not None:
             x = step.ops.gather_rows(x, rows)
-            if self.spec.parallel or layer.altup is not None:
+            if read is not None:
                 read = step.ops.gather_rows(read, rows)
             stream.gather(rows)
             step.linear.rows = step.inputs.sampled_adapters
         x = self._communicator.all_reduce(layer.mixer.project(step, x))
         stream.add(self._post_norm(step.ops, x, layer.mixer_post_norm))
-        if layer.altup is not None:
+        if layer.altup is not None and read is not None:
             stream.add(layer.altup.residual(step.ops, read))
             stream.scale(HALVED)
-        return read
+        return read if self.spec.parallel else None
+
+    def _feed_forward(
+        self,
+        step: LayerStep[Tensor],
+        stream: ResidualStream[Tensor],
+        layer: _Layer[Tensor],
+        read: Tensor | None,
+        deep: Sequence[Tensor],
+    ) -> None:
+        """Compute the feed-forward of a layer and add its result to the stream.
+
+        - `read`: the input of the mixer, if the feed-forward reads it too; None: it reads the
+          stream.
+        - `deep`: rows of media to add after the layer, at most one tensor.
+        """
+        assert layer.feed_forward is not None
+        ops, media = step.ops, step.inputs.media
+        x = self._read(stream, layer.mlp_norm) if read is None else read
+        x = self._communicator.all_reduce(layer.feed_forward(step, x))
+        if layer.beside is not None:
+            x = layer.beside(ops, x, stream, self._communicator.all_reduce)
+        x = self._post_norm(ops, x, layer.mlp_post_norm)
+        for rows in deep:
+            assert media is not None
+            x = ops.add_rows(x, rows, media.index)
+        stream.add(x)
 
     def _add_input(
         self, ops: Ops[Tensor], stream: ResidualStream[Tensor], layer: _Layer[Tensor], own: Tensor

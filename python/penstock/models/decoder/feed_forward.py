@@ -46,8 +46,8 @@ class DenseFeedForward(Generic[Tensor]):
 
     def __call__(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the block: [T, W] -> [T, W]."""
-        opened = step.linear(x, self._gate_up, GATE_UP)
-        return step.linear(self._activate(step.ops, opened), self._down, DOWN)
+        inner = self._activate(step.ops, step.linear(x, self._gate_up, GATE_UP))
+        return step.linear(inner, self._down, DOWN)
 
     def _activate(self, ops: Ops[Tensor], opened: Tensor) -> Tensor:
         if self._deviations is not None:
@@ -70,9 +70,9 @@ class SharedFeedForward(Generic[Tensor]):
 
     def __call__(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
         """Compute the shared experts: [T, W] -> [T, W]."""
-        opened = ops.linear(x, self._gate_up)
         activate = gated_activation if self._spec.gated else plain_activation
-        y = ops.linear(activate(ops, self._spec.activation, opened), self._down)
+        inner = activate(ops, self._spec.activation, ops.linear(x, self._gate_up))
+        y = ops.linear(inner, self._down)
         return y if self._router is None else ops.sigmoid_mul(y, ops.linear(x, self._router))
 
 
