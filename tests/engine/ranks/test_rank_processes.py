@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -55,6 +56,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def open_files() -> int:
+    """Return the number of open files, without those of earlier tests that nothing refers to."""
+    gc.collect()
     return psutil.Process().num_fds()
 
 
