@@ -30,7 +30,7 @@ def named(column: int) -> list[str]:
     return [name.replace("\\|", "|") for name in found]
 
 
-def tested() -> str:
+def checkpoint_tests() -> str:
     """Return the text of the tests of models and of the makers of their checkpoints."""
     folders = (ROOT / "tests" / "models", ROOT / "tests" / "support" / "checkpoints")
     return "\n".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
@@ -50,7 +50,7 @@ def test_every_decoder_has_a_row_and_every_row_is_a_decoder() -> None:
 
 @pytest.mark.parametrize("column", [FOLDER, GGUF])
 def test_every_architecture_is_named_in_a_test_of_models(column: int) -> None:
-    text = tested()
+    text = checkpoint_tests()
     names = named(column)
     assert [one for one in names if one not in text and constant(one) not in text] == []
 
