@@ -134,6 +134,7 @@ class Chunk(msgspec.Struct, frozen=True):
     score_from: int = 0
     num_scores: int = 0
     state: StateUse = NO_SNAPSHOTS
+    num_drafts: int = 0
 
 
 class StepPlan(msgspec.Struct, frozen=True):
@@ -188,6 +189,16 @@ class Scored(msgspec.Struct, frozen=True):
     top: tuple[tuple[int, float], ...] = ()
 
 
+class Draft(msgspec.Struct, frozen=True):
+    """Draft tokens that a drafter proposes for the positions after the last known token of `row`.
+
+    They are valid until another token is appended to the row.
+    """
+
+    row: int
+    token_ids: tuple[int, ...]
+
+
 class StepResult(msgspec.Struct, frozen=True):
     """The result of one step.
 
@@ -195,9 +206,14 @@ class StepResult(msgspec.Struct, frozen=True):
     each accepted draft token.
     `scored`: for each chunk, `num_scores` prompt tokens.
     `last_restored`: the last step whose restores are known to be complete.
+    `drafts`: for each chunk with `num_drafts` > 0, in the order of the plan, at most that many
+    tokens; a chunk may be left out.
+    `draft_s`: seconds that the drafter took in this step.
     """
 
     step: int
     sampled: tuple[SampledToken, ...]
     scored: tuple[Scored, ...] = ()
     last_restored: int = 0
+    drafts: tuple[Draft, ...] = ()
+    draft_s: float = 0.0

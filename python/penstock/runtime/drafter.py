@@ -1,0 +1,43 @@
+"""The interface of drafters: models that propose draft tokens for speculative decoding.
+
+A drafter runs in the runtime, after the tokens of a step have been sampled. The scheduler decides
+how many tokens it proposes (`Chunk.num_drafts`), and the next step of the target model verifies
+them, so a drafter changes the speed of a sequence and never its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.scheduler.types import Draft, SampledToken, StepPlan
+
+Floats = npt.NDArray[np.float32]
+
+
+class Drafter(Protocol):
+    """Proposes draft tokens after each step. It keeps its own keys and values in blocks with the
+    numbers of the target's KV blocks, so a prefix hit or a preemption needs no message."""
+
+    @property
+    def reads_hidden(self) -> bool:
+        """Whether `propose` needs the hidden states of all tokens of the step (an MTP head does, a
+        draft model does not)."""
+
+    def propose(
+        self, plan: StepPlan, sampled: Sequence[SampledToken], hidden: Floats | None
+    ) -> tuple[Draft, ...]:
+        """Compute the drafter's keys and values of the tokens of `plan`, and return the draft tokens
+        that its chunks ask for. The runtime has appended the sampled tokens to the rows.
+
+        - `sampled`: the sampled tokens, as in `StepResult`.
+        - `hidden`: the final hidden state of each token of the step, [T, W], draft tokens included;
+          None unless `reads_hidden`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release memory. No other method may be called afterwards."""
