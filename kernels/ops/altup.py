@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from penstock.kernels.cases.random_inputs import RandomInputs
-from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.row_costs import elementwise_cost
+from penstock.kernels.registry import Case, Inputs, Op, Tolerance
 
 STREAMS = 4
 
@@ -102,14 +103,6 @@ def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
     return {**inputs, **rows}
 
 
-def _cost(tensors: int, operations: int) -> Callable[[Inputs], Cost]:
-    def cost(inputs: Inputs) -> Cost:
-        elements = next(iter(inputs.values())).numel()
-        return Cost(4 * tensors * elements, operations * elements)
-
-    return cost
-
-
 _SHAPES = ((1, 32), (3, 1536), (17, 100), (5, 7))
 _ORDER = ("triton", "native", "reference")
 
@@ -124,7 +117,7 @@ ALTUP_PREDICT = Op(
     cases=tuple(Case(f"T{t}-W{w}", "float", _predict_inputs(t, w)) for t, w in _SHAPES),
     benchmarks=(Case("gemma3n-T512", "float", _predict_inputs(512, 2048)),),
     tolerance={"float": Tolerance(1e-5, 1e-5)},
-    cost=_cost(8, 32),
+    cost=elementwise_cost(8, 32),
     order=_ORDER,
     alone=_alone,
 )
@@ -140,7 +133,7 @@ ALTUP_CORRECT = Op(
     cases=tuple(Case(f"T{t}-W{w}", "float", _correct_inputs(t, w)) for t, w in _SHAPES),
     benchmarks=(Case("gemma3n-T512", "float", _correct_inputs(512, 2048)),),
     tolerance={"float": Tolerance(1e-5, 1e-5)},
-    cost=_cost(10, 10),
+    cost=elementwise_cost(10, 10),
     order=_ORDER,
     alone=_alone,
 )
@@ -151,7 +144,7 @@ MATCH_MAGNITUDE = Op(
     cases=tuple(Case(f"T{t}-W{w}", "float", _match_inputs(t, w)) for t, w in _SHAPES),
     benchmarks=(Case("gemma3n-T512", "float", _match_inputs(512, 2048)),),
     tolerance={"float": Tolerance(1e-5, 1e-5)},
-    cost=_cost(3, 5),
+    cost=elementwise_cost(3, 5),
     order=_ORDER,
     alone=_alone,
 )

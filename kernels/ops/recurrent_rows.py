@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from penstock.kernels.cases.random_inputs import RandomInputs
-from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.row_costs import elementwise_cost
+from penstock.kernels.registry import Case, Inputs, Op, Tolerance
 
 
 def _norm(x: torch.Tensor, eps: float, groups: int) -> torch.Tensor:
@@ -102,14 +103,6 @@ def _alone(*names: str) -> Callable[[Inputs, int], dict[str, Any]]:
     return alone
 
 
-def _cost(tensors: int, operations: int) -> Callable[[Inputs], Cost]:
-    def cost(inputs: Inputs) -> Cost:
-        elements = inputs["x"].numel()
-        return Cost(4 * tensors * elements, operations * elements)
-
-    return cost
-
-
 _SHAPES = ((1, 32), (3, 1536), (17, 100), (5, 7))
 _ORDER = ("native", "reference")
 _NORMS = ((1, 32, 1), (3, 2048, 16), (17, 96, 3), (5, 24, 1), (2, 1000, 5))
@@ -125,7 +118,7 @@ NORM_THEN_GATE, GATE_THEN_NORM = (
             Case(f"qwen3.5-0.8b-T{t}", "float", _norm_inputs(t, 2048, 16)) for t in (1, 512)
         ),
         tolerance={"float": Tolerance(1e-5, 1e-5)},
-        cost=_cost(3, 10),
+        cost=elementwise_cost(3, 10),
         order=_ORDER,
         alone=_alone("x", "gate"),
     )
@@ -141,7 +134,7 @@ SIGMOID_MUL = Op(
     ),
     benchmarks=(Case("qwen3.5-0.8b-T512", "float", _gate_inputs(512, 2048, 2048)),),
     tolerance={"float": Tolerance(1e-5, 1e-5)},
-    cost=_cost(3, 5),
+    cost=elementwise_cost(3, 5),
     order=_ORDER,
     alone=_alone("x", "gate"),
 )
@@ -152,7 +145,7 @@ SILU_GATE = Op(
     cases=tuple(Case(f"T{t}-W{w}", "float", _gate_inputs(t, w, w)) for t, w in _SHAPES),
     benchmarks=(Case("falcon-h1-0.5b-T512", "float", _gate_inputs(512, 1536, 1536)),),
     tolerance={"float": Tolerance(1e-5, 1e-5)},
-    cost=_cost(3, 5),
+    cost=elementwise_cost(3, 5),
     order=_ORDER,
     alone=_alone("x", "gate"),
 )
@@ -163,7 +156,7 @@ ADD = Op(
     cases=tuple(Case(f"T{t}-W{w}", "float", _sum_inputs(t, w)) for t, w in _SHAPES),
     benchmarks=(Case("qwen3.5-0.8b-T512", "float", _sum_inputs(512, 1024)),),
     tolerance={"float": Tolerance(1e-6, 1e-6)},
-    cost=_cost(3, 1),
+    cost=elementwise_cost(3, 1),
     order=_ORDER,
     alone=_alone("x", "y"),
 )
@@ -174,7 +167,7 @@ RELU_SQUARED = Op(
     cases=tuple(Case(f"T{t}-F{w}", "float", _plain_inputs(t, w)) for t, w in _SHAPES),
     benchmarks=(Case("nemotron-T512", "float", _plain_inputs(512, 12288)),),
     tolerance={"float": Tolerance(1e-6, 1e-6)},
-    cost=_cost(2, 2),
+    cost=elementwise_cost(2, 2),
     order=_ORDER,
     alone=_alone("x"),
 )

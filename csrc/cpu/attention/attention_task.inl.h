@@ -38,8 +38,7 @@ struct Task {
         : call(call), step(step), job(job), table(call.tensor[3].row<int32_t>(job.row)),
           position(step.chunk_position(job.row) + job.first),
           padded(round_up(step.value_dim, kLanes)), rows(job.count * step.group),
-          direct(rows <= (step.value_dim < step.dim ? 1 : 2) * kMaxRows &&
-                 step.value_dim % kLanes == 0),
+          direct(rows <= 2 * kMaxRows && step.value_dim % kLanes == 0),
           prefetches(direct ||
                      token_bytes() * step.cached_heads * step.contexts[job.row] > kL2Bytes),
           biased(step.reach == Reach::both && call.tensor[7].data), cap(call.real[1] * kLog2e) {}

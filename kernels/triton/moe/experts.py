@@ -227,12 +227,11 @@ def experts(
     rows = _rows_a_tile(x.device, chosen.numel(), weights)
     order = order_choices(chosen, weights.down.shape[0], rows)
     products = partial(_products, order, chosen.numel(), weights.invariant)
+    read, shared_by = x, per_token
     if weights.shares_scale == "input":
-        scaled = (x[:, None] * shares[:, :, None]).to(x.dtype).view(-1, width)
-        opened = products(scaled, weights.gate_up, 1)
-    else:
-        opened = products(x, weights.gate_up, per_token)
-    inner = _activated(opened, chosen, weights)
+        read, shared_by = (x[:, None] * shares[:, :, None]).to(x.dtype).view(-1, width), 1
+    # Gates and ups are not held any longer than needed: they are the largest tensors of a step.
+    inner = _activated(products(read, weights.gate_up, shared_by), chosen, weights)
     y = products(inner, (weights.down,), 1)
     out = torch.empty_like(x)
     bias = weights.down_bias
