@@ -28,7 +28,7 @@ ARCHITECTURES = {
 }
 LATENT = ("deepseek2", "mistral4")
 INTERLEAVED = ("granitemoe",)
-"""Whose rows of q and k the converters put in the order of neighbours."""
+"""Architectures whose converters interleave the rows of q and k."""
 COUNTS = ("n_routed_experts", "moe_num_experts", "num_experts", "num_local_experts")
 PER_TOKEN = ("moe_k", "moe_topk", "num_experts_per_tok")
 

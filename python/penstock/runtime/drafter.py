@@ -30,7 +30,7 @@ class Drafter(Protocol):
     def propose(
         self, plan: StepPlan, sampled: Sequence[SampledToken], hidden: Floats | None
     ) -> tuple[Draft, ...]:
-        """Compute the drafter's keys and values of the tokens of `plan`, and return the draft tokens
+        """Compute the keys and values of the tokens of `plan`, and return the draft tokens
         that its chunks ask for. The runtime has appended the sampled tokens to the rows.
 
         - `sampled`: the sampled tokens, as in `StepResult`.

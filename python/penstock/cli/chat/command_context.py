@@ -1,4 +1,4 @@
-"""Defines the state that the commands of a chat change, and the outcomes of commands."""
+"""The state that the commands of a chat change, and the outcomes of commands."""
 
 from __future__ import annotations
 
