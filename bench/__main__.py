@@ -33,7 +33,7 @@ MODULES: Final = {
     "campaign": "every row of the results table, beside the peers",
     "constraints": "JSON schemas and grammars: valid documents, first mask, cost",
     "embeddings": "sentence embeddings, beside torch",
-    "hybrids": "write a hybrid model with random weights, to measure beside llama.cpp",
+    "random_model": "write a GGUF file with random weights in the shape of a published model",
     "growth": "memory growth over many requests",
     "long_prompt": "short requests while a long prompt is prefilled",
     "lora": "cost of LoRA adapters",

@@ -129,8 +129,10 @@ class Client:
 async def _token_times(
     reader: asyncio.StreamReader, start: float
 ) -> tuple[list[float], int | None]:
-    """Return the arrival of each event with text, and the token count that the server reports."""
+    """Return the arrival of each event with text, and the token count that the server reports. If
+    no token has text, the arrival of the first event of the answer is that of the tokens."""
     times: list[float] = []
+    silent: list[float] = []
     stated = None
     while line := await reader.readline():
         if not line.startswith(b"data: {"):
@@ -140,6 +142,8 @@ async def _token_times(
             raise Refused(str(event["error"]))
         if event.get("usage"):
             stated = event["usage"]["completion_tokens"]
-        if any(choice.get("text") for choice in event.get("choices") or ()):
-            times.append(time.perf_counter() - start)
-    return times, stated
+        choices = event.get("choices") or ()
+        if choices:
+            has_text = any(choice.get("text") for choice in choices)
+            (times if has_text else silent).append(time.perf_counter() - start)
+    return times or silent[: bool(stated)], stated
