@@ -193,7 +193,7 @@ def _conv_cases(parts: int) -> tuple[Case, ...]:
     )
 
 
-_ORDER = ("native", "reference")
+_ORDER = ("triton", "native", "reference")
 _DECODE, _PROMPT = (StateCase(521, 1),), (StateCase(0, 512, source="empty"),)
 _CONV_NAMES = ("x", "weight", "bias", "inputs", "state")
 

@@ -104,7 +104,7 @@ def _alone(*names: str) -> Callable[[Inputs, int], dict[str, Any]]:
 
 
 _SHAPES = ((1, 32), (3, 1536), (17, 100), (5, 7))
-_ORDER = ("native", "reference")
+_ORDER = ("triton", "native", "reference")
 _NORMS = ((1, 32, 1), (3, 2048, 16), (17, 96, 3), (5, 24, 1), (2, 1000, 5))
 
 NORM_THEN_GATE, GATE_THEN_NORM = (

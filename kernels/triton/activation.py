@@ -16,22 +16,26 @@ from penstock.kernels.ops.activation import (
     SILU_MUL,
     TANH,
 )
+from penstock.kernels.ops.recurrent_rows import RELU_SQUARED
 from penstock.kernels.registry import Impl
 from penstock.kernels.triton.compile.launch import ceil_div, launch, why_not
 from penstock.kernels.triton.language import tl, triton
 
 _BLOCK = 1024
-_SILU, _GELU_TANH, _GELU, _TANH, _QUICK_GELU = range(5)
+_SILU, _GELU_TANH, _GELU, _TANH, _QUICK_GELU, _RELU_SQUARED = range(6)
 
 
 @triton.jit
 def _activate(x, WHICH: tl.constexpr):
     """Return act(x). WHICH selects act: 0 is silu, 1 the tanh form of gelu, 2 gelu, 3 tanh, 4
-    x / (1 + exp(-1.702 x))."""
+    x / (1 + exp(-1.702 x)), 5 max(x, 0)^2."""
     if WHICH == 2:
         return x * (0.5 * (1.0 + tl.erf(x * 0.7071067811865476)))
     elif WHICH == 3:
         return 1.0 - 2.0 / (1.0 + tl.exp(2.0 * x))
+    elif WHICH == 5:
+        positive = tl.maximum(x, 0.0)
+        return positive * positive
     else:
         exponent = x
         if WHICH == 1:
@@ -78,8 +82,8 @@ def _gated(gate: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def _plain(which: int) -> Callable[[torch.Tensor], torch.Tensor]:
     def plain(x: torch.Tensor) -> torch.Tensor:
-        """See `Ops.gelu`, `Ops.gelu_tanh`, `Ops.quick_gelu`, `Ops.silu` and `Ops.tanh`. `x` is
-        contiguous."""
+        """See `Ops.gelu`, `Ops.gelu_tanh`, `Ops.quick_gelu`, `Ops.silu`, `Ops.tanh` and
+        `Ops.relu_squared`. `x` is contiguous."""
         tokens, width = x.shape
         out = torch.empty_like(x)
         grid = (tokens, ceil_div(width, _BLOCK))
@@ -100,5 +104,6 @@ for _op, _which in (
     (QUICK_GELU, _QUICK_GELU),
     (SILU, _SILU),
     (TANH, _TANH),
+    (RELU_SQUARED, _RELU_SQUARED),
 ):
     _op.register(Impl("triton", _plain(_which), why_not, invariant_kinds=("float",)))

@@ -1,0 +1,1 @@
+"""Kernels of recurrent layers: convolutions, matrix states, and norms with a gate."""
