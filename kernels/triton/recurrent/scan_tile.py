@@ -1,0 +1,62 @@
+"""Functions of the scan over tiles: decays, keys and queries of a tile, and the matrices in which a
+state is read and written.
+
+Every sum has a fixed order, and a token has its own line of a tile in every division into chunks;
+so a line has the same bits whether its neighbours belong to the chunk, are pending or are missing
+(zeros).
+"""
+
+from __future__ import annotations
+
+from penstock.kernels.triton.language import tl, triton
+
+
+@triton.jit
+def softplus(x):
+    """Return log(1 + exp(x))."""
+    y = tl.exp(-tl.abs(x))
+    # A logarithm of 1 + y would lose the digits of a small y.
+    small = y * (1.0 - y * (0.5 - y * 0.33333333))
+    return tl.maximum(x, 0.0) + tl.where(y < 0.01, small, tl.log(1.0 + y))
+
+
+@triton.jit
+def decay_logs(logs, steps, position, start, TILE: tl.constexpr):
+    """Return (logs, last): the logarithm of the decay from the start of a tile to each token, and
+    to its last one. `logs` has those of pending tokens, before position `start`, and zeros;
+    `steps` those of one token each, zeros for tokens that are not in the chunk.
+
+    The logarithms are added one by one, as by a chunk of each token.
+    """
+    lane = tl.arange(0, TILE)
+    newest = tl.minimum(tl.max(position, axis=0) + 1, start) - 1
+    last = tl.sum(tl.where(position == newest, logs, 0.0), axis=0)
+    for i in tl.static_range(TILE):
+        last += tl.sum(tl.where(lane == i, steps, 0.0), axis=0)
+        logs = tl.where((lane == i) & (position >= start), last, logs)
+    return logs, last
+
+
+@triton.jit
+def unit_rows(x):
+    """Return the rows of x [TILE, N] with length 1."""
+    return x * (1.0 / tl.sqrt_rn(tl.sum(x * x, axis=1) + 1e-6))[:, None]
+
+
+@triton.jit
+def matrix_place(slot, head, n, d, HEADS: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
+    """Return the element offsets of columns d [1, BLOCK_D] of the matrix of a head in a slot."""
+    return (slot.to(tl.int64) * HEADS + head) * (N * D) + n[:, None] * D + d[None, :]
+
+
+@triton.jit
+def substituted(right, weights, first, count, PRECISION: tl.constexpr):
+    """Return u with u_i = right_i - sum over j < i of weights_ij u_j. Lines before `first` are
+    known: they are those of `right`, and their weights are zeros.
+
+    A repetition settles the next line, and repeats the bits of the lines before it.
+    """
+    u = right
+    for _ in range(tl.maximum(first, 1), count):
+        u = right - tl.dot(weights, u, input_precision=PRECISION)
+    return u
