@@ -34,7 +34,7 @@ from penstock.kernels.triton.compile.launch import ceil_div, launch, power_of_tw
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.recurrent.scan_tile import (
     decay_logs,
-    matrix_place,
+    matrix_of,
     softplus,
     substituted,
     unit_rows,
@@ -90,35 +90,43 @@ def scan_kernel(
         d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
         line, other = lane[:, None], lane[None, :]
         whole = (n < N)[:, None] & (d < D)[None, :]
-        place = matrix_place(tl.maximum(source, 0), head, n, d, HEADS, N, D)
+        element = n[:, None] * D + d[None, :]
+        origin = matrix_of(matrix, tl.maximum(source, 0), head, HEADS, N, D)
         known = whole & (source + n * 0 >= 0)[:, None]
-        state = tl.load(matrix + place, mask=known, other=0.0)
+        state = tl.load(origin + element, mask=known, other=0.0)
+        own = matrix_of(matrix, target, head, HEADS, N, D)
+        snapshot = matrix_of(matrix, save, head, HEADS, N, D)
         if (base == end) & (source != target):
-            tl.store(matrix + matrix_place(target, head, n, d, HEADS, N, D), state, mask=whole)
+            tl.store(own + element, state, mask=whole)
         if base == saved:
-            tl.store(matrix + matrix_place(save, head, n, d, HEADS, N, D), state, mask=whole)
+            tl.store(snapshot + element, state, mask=whole)
+        row_keys = keys + target.to(tl.int64) * ring * KEYS + group * N
+        row_values = values + (target.to(tl.int64) * ring * HEADS + head) * D
+        row_decays = decays + target.to(tl.int64) * ring * HEADS + head
         rate, shift = tl.load(constants + head), tl.load(constants + HEADS + head)
         for tile in range(base, stop, TILE):
             position = tile + lane
             new = (position >= start) & (position < stop)
-            at = (token + position - start).to(tl.int64)
-            in_ring = target.to(tl.int64) * ring + position % ring
+            # Only the first token of the tile needs a 64-bit index.
+            at = (token + tile - start).to(tl.int64)
+            in_ring = position % ring
             columns = new[:, None] & (n < N)[None, :]
-            source_row = x + (at * COLUMNS)[:, None]
+            source_row = x + at * COLUMNS + (lane * COLUMNS)[:, None]
             key = tl.load(source_row + k_column + n[None, :], mask=columns, other=0.0)
             query = tl.load(source_row + q_column + n[None, :], mask=columns, other=0.0)
             key, query = key.to(tl.float32), query.to(tl.float32)
             inside = new[:, None] & (d < D)[None, :]
             value = tl.load(source_row + v_column + d[None, :], mask=inside, other=0.0)
             value = value.to(tl.float32)
+            tile_gates = gates + at * ((2 if DELTA else 1) * HEADS) + head
             if DELTA:
-                gate = tl.load(gates + at * (2 * HEADS) + HEADS + head, mask=new, other=0.0)
+                gate = tl.load(tile_gates + lane * (2 * HEADS) + HEADS, mask=new, other=0.0)
                 steps = softplus(gate.to(tl.float32) + shift)
-                mixed = tl.load(gates + at * (2 * HEADS) + head, mask=new, other=0.0)
+                mixed = tl.load(tile_gates + lane * (2 * HEADS), mask=new, other=0.0)
                 beta = scale / (1.0 + tl.exp(-mixed.to(tl.float32)))
                 key, query = unit_rows(key), unit_rows(query) / tl.sqrt_rn(1.0 * N)
             else:
-                gate = tl.load(gates + at * HEADS + head, mask=new, other=0.0)
+                gate = tl.load(tile_gates + lane * HEADS, mask=new, other=0.0)
                 steps = softplus(gate.to(tl.float32) + shift)
                 steps = tl.minimum(tl.maximum(steps, low), high)
                 beta = steps
@@ -127,10 +135,10 @@ def scan_kernel(
             earlier = tl.zeros((TILE, BLOCK_D), dtype=tl.float32)
             if tile < start:  # pending tokens
                 old = position < start
-                logs += tl.load(decays + in_ring * HEADS + head, mask=old, other=0.0)
-                pending = keys + (in_ring * KEYS + group * N)[:, None] + n[None, :]
+                logs += tl.load(row_decays + in_ring * HEADS, mask=old, other=0.0)
+                pending = row_keys + (in_ring * KEYS)[:, None] + n[None, :]
                 key += tl.load(pending, mask=old[:, None] & (n < N)[None, :], other=0.0)
-                pending = values + ((in_ring * HEADS + head) * D)[:, None] + d[None, :]
+                pending = row_values + (in_ring * HEADS * D)[:, None] + d[None, :]
                 earlier += tl.load(pending, mask=old[:, None] & (d < D)[None, :], other=0.0)
             logs, last = decay_logs(
                 logs, tl.where(new, -rate * steps, 0.0), position, start, TILE
@@ -155,35 +163,36 @@ def scan_kernel(
             result += tl.dot(weights, u, input_precision=PRECISION)
             if not DELTA:
                 result += tl.load(constants + 2 * HEADS + head) * value
-            tl.store(out + (at * HEADS + head)[:, None] * D + d[None, :], result, mask=inside)
+            tile_out = out + (at * HEADS + head) * D
+            tl.store(tile_out + (lane * HEADS * D)[:, None] + d[None, :], result, mask=inside)
             held = new & (position >= end)
-            ring_values = values + ((in_ring * HEADS + head) * D)[:, None] + d[None, :]
-            tl.store(ring_values, u, mask=held[:, None] & (d < D)[None, :])
+            kept_values = row_values + (in_ring * HEADS * D)[:, None] + d[None, :]
+            tl.store(kept_values, u, mask=held[:, None] & (d < D)[None, :])
             if tl.program_id(2) == 0:
                 direct = held
                 if SPARE:
                     replaces = _replaces(start, stop, base, ring) + lane * 0
                     direct = held & (replaces == 0)
                     aside = held & (replaces != 0)
-                    in_spare = row.to(tl.int64) * ring + position % ring
-                    tl.store(spare_decays + in_spare * HEADS + head, logs, mask=aside)
+                    spare = row.to(tl.int64) * ring
+                    aside_decays = spare_decays + spare * HEADS + head
+                    tl.store(aside_decays + in_ring * HEADS, logs, mask=aside)
                     if head % PER_GROUP == 0:
-                        kept = spare_keys + (in_spare * KEYS + group * N)[:, None] + n[None, :]
-                        tl.store(kept, key, mask=aside[:, None] & (n < N)[None, :])
-                tl.store(decays + in_ring * HEADS + head, logs, mask=direct)
+                        aside_keys = spare_keys + spare * KEYS + group * N
+                        place = aside_keys + (in_ring * KEYS)[:, None] + n[None, :]
+                        tl.store(place, key, mask=aside[:, None] & (n < N)[None, :])
+                tl.store(row_decays + in_ring * HEADS, logs, mask=direct)
                 if head % PER_GROUP == 0:
-                    kept = keys + (in_ring * KEYS + group * N)[:, None] + n[None, :]
-                    tl.store(kept, key, mask=direct[:, None] & (n < N)[None, :])
+                    kept_keys = row_keys + (in_ring * KEYS)[:, None] + n[None, :]
+                    tl.store(kept_keys, key, mask=direct[:, None] & (n < N)[None, :])
             if tile + TILE <= stop:
-                kept = key * tl.exp(last - logs)[:, None]
+                faded = key * tl.exp(last - logs)[:, None]
                 state = tl.exp(last) * state
-                state += tl.dot(tl.trans(kept), u, input_precision=PRECISION)
+                state += tl.dot(tl.trans(faded), u, input_precision=PRECISION)
                 if tile + TILE == end:
-                    place = matrix_place(target, head, n, d, HEADS, N, D)
-                    tl.store(matrix + place, state, mask=whole)
+                    tl.store(own + element, state, mask=whole)
                 if tile + TILE == saved:
-                    place = matrix_place(save, head, n, d, HEADS, N, D)
-                    tl.store(matrix + place, state, mask=whole)
+                    tl.store(snapshot + element, state, mask=whole)
 
 
 @triton.jit(do_not_specialize=["ring"])

@@ -44,9 +44,9 @@ def unit_rows(x):
 
 
 @triton.jit
-def matrix_place(slot, head, n, d, HEADS: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
-    """Return the element offsets of columns d [1, BLOCK_D] of the matrix of a head in a slot."""
-    return (slot.to(tl.int64) * HEADS + head) * (N * D) + n[:, None] * D + d[None, :]
+def matrix_of(matrix, slot, head, HEADS: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
+    """Return a pointer to the matrix of a head in a slot."""
+    return matrix + (slot.to(tl.int64) * HEADS + head) * (N * D)
 
 
 @triton.jit
