@@ -19,7 +19,8 @@ the 16 lines of a tile. H D / 32 programs share that latency.
 
 A ring may hold pending tokens that the programs of a group still read where new ones belong. Such
 rows write their keys and decays to spare memory, and a second launch copies them to the ring. A
-step of one token per row has no such rows.
+step of one token per row has no such rows, but runs the same kernel: two compilations might differ
+in the last bits.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ def scan_kernel(
     ring, scale, low, high,
     GROUPS: tl.constexpr, HEADS: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr, DELTA: tl.constexpr,
-    SPARE: tl.constexpr, PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute one head and BLOCK_D columns for the chunk of a row.
 
     DELTA: a gated delta net; `scale` multiplies the sigmoid of b. Otherwise Mamba2, with time steps
-    from `low` to `high`. SPARE: rows that replace their own pending tokens write to spare memory.
+    from `low` to `high`.
     """
     row, head = tl.program_id(0), tl.program_id(1)
     token, start, stop = chunk_of(starts, contexts, row)
@@ -100,6 +101,7 @@ def scan_kernel(
             tl.store(own + element, state, mask=whole)
         if base == saved:
             tl.store(snapshot + element, state, mask=whole)
+        replaces = _replaces(start, stop, base, ring)
         row_keys = keys + target.to(tl.int64) * ring * KEYS + group * N
         row_values = values + (target.to(tl.int64) * ring * HEADS + head) * D
         row_decays = decays + target.to(tl.int64) * ring * HEADS + head
@@ -169,22 +171,14 @@ def scan_kernel(
             kept_values = row_values + (in_ring * HEADS * D)[:, None] + d[None, :]
             tl.store(kept_values, u, mask=held[:, None] & (d < D)[None, :])
             if tl.program_id(2) == 0:
-                direct = held
-                if SPARE:
-                    replaces = _replaces(start, stop, base, ring) + lane * 0
-                    direct = held & (replaces == 0)
-                    aside = held & (replaces != 0)
-                    spare = row.to(tl.int64) * ring
-                    aside_decays = spare_decays + spare * HEADS + head
-                    tl.store(aside_decays + in_ring * HEADS, logs, mask=aside)
-                    if head % PER_GROUP == 0:
-                        aside_keys = spare_keys + spare * KEYS + group * N
-                        place = aside_keys + (in_ring * KEYS)[:, None] + n[None, :]
-                        tl.store(place, key, mask=aside[:, None] & (n < N)[None, :])
-                tl.store(row_decays + in_ring * HEADS, logs, mask=direct)
+                to_keys, to_decays = row_keys, row_decays
+                if replaces != 0:
+                    to_keys = spare_keys + row.to(tl.int64) * ring * KEYS + group * N
+                    to_decays = spare_decays + row.to(tl.int64) * ring * HEADS + head
+                tl.store(to_decays + in_ring * HEADS, logs, mask=held)
                 if head % PER_GROUP == 0:
-                    kept_keys = row_keys + (in_ring * KEYS)[:, None] + n[None, :]
-                    tl.store(kept_keys, key, mask=direct[:, None] & (n < N)[None, :])
+                    kept_keys = to_keys + (in_ring * KEYS)[:, None] + n[None, :]
+                    tl.store(kept_keys, key, mask=held[:, None] & (n < N)[None, :])
             if tile + TILE <= stop:
                 faded = key * tl.exp(last - logs)[:, None]
                 state = tl.exp(last) * state
@@ -258,7 +252,6 @@ def _scan(
         BLOCK_D=block_d,
         TILE=STATE_TILE,
         DELTA=delta,
-        SPARE=int(not one),
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
     )
     if not one:
