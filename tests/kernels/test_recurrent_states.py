@@ -25,8 +25,8 @@ from penstock.kernels.recurrent_state import (
 from penstock.kernels.step_inputs import StepInputs
 from tests.support.triton_interpreter import INTERPRETED, passes_interpreted
 
-LENGTH, ROWS, SNAPSHOTS, DRAFTS = 150, 3, 2, 9
-HEADS = (1, 2, 24, 24) if INTERPRETED else (2, 4, 24, 40)
+LENGTH, ROWS, SNAPSHOTS, DRAFTS = 110 if INTERPRETED else 150, 3, 2, 9
+HEADS = (1, 2, 24, 8) if INTERPRETED else (2, 4, 24, 40)
 SEEDS = (2,) if INTERPRETED else range(4)  # 0: no draft tokens
 CHANNELS = 40
 Rows = dict[str, np.ndarray[Any, Any]]

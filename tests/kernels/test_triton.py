@@ -31,6 +31,12 @@ _INVARIANT_KINDS = {
     "quick_gelu": ("float",),
     "silu": ("float",),
     "tanh": ("float",),
+    "relu_squared": ("float",),
+    "add": ("float",),
+    "sigmoid_mul": ("float",),
+    "silu_gate": ("float",),
+    "norm_then_gate": ("float",),
+    "gate_then_norm": ("float",),
     "layer_norm": ("float",),
     "add_layer_norm": ("float",),
     "mean_rows": ("float",),
@@ -101,6 +107,10 @@ _SERVED = {
     "experts": "bf16-favourites-T70-E8-top2-F32-W64",
     "rope_cache": "head-norm",
     "attention": "decode-long-window",
+    "causal_conv": "drafts",
+    "gated_delta_rule": "drafts-one-head",
+    "state_space_scan": "narrow",
+    "norm_then_gate": "T17-W96-3",
 }
 # Cases of models with more features.
 _SERVED_TOO = {"experts-bf16-oai-T5-E4-top2-F64-W96", "attention-sinks-decode-window"}

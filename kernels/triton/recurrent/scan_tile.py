@@ -28,13 +28,14 @@ def decay_logs(logs, steps, position, start, TILE: tl.constexpr):
 
     The logarithms are added one by one, as by a chunk of each token.
     """
-    lane = tl.arange(0, TILE)
     newest = tl.minimum(tl.max(position, axis=0) + 1, start) - 1
     last = tl.sum(tl.where(position == newest, logs, 0.0), axis=0)
+    sums = logs
     for i in tl.static_range(TILE):
-        last += tl.sum(tl.where(lane == i, steps, 0.0), axis=0)
-        logs = tl.where((lane == i) & (position >= start), last, logs)
-    return logs, last
+        own = tl.arange(0, TILE) == i
+        last += tl.sum(tl.where(own, steps, 0.0), axis=0)
+        sums = tl.where(own, last, sums)
+    return tl.where(position < start, logs, sums), last
 
 
 @triton.jit
