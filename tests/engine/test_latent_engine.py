@@ -124,10 +124,10 @@ def test_greedy_tokens_are_those_of_transformers_up_to_ties(base: Path) -> None:
 @pytest.mark.parametrize(
     ("leaf", "rows", "columns", "message"),
     [
-        ("self_attn.o_proj", 64, 160, "layer 1 has no attention for which adapters are supported"),
-        ("self_attn.q_b_proj", 160, 48, "q_b_proj"),
-        ("self_attn.kv_b_proj", 256, 32, "kv_b_proj"),
-        ("mlp.shared_experts.up_proj", 64, 64, "experts"),
+        ("self_attn.kv_b_proj", 256, 32, "its matrix multiplies the queries and the results"),
+        ("self_attn.q_proj", 160, 64, "layer 1 has no such linear layer"),
+        ("self_attn.q_c_proj", 160, 64, "q_c_proj.* is not a LoRA factor of a layer of this model"),
+        ("mlp.experts.up_proj", 96, 64, "an adapter for experts is not supported"),
         ("mlp.up_proj", 96, 64, "layer 1 is a mixture of experts"),
     ],
 )

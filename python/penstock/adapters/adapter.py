@@ -1,6 +1,6 @@
-"""An adapter in memory: the low-rank factors of each projection that it changes.
+"""An adapter in memory: the low-rank factors of each part of a linear layer that it changes.
 
-With an adapter, a projection computes y = W x + b (a x). PEFT's scale (alpha / rank, or alpha /
+With an adapter, a part computes y = W x + b (a x). PEFT's scale (alpha / rank, or alpha /
 sqrt(rank) with rsLoRA) is included in `b`.
 """
 
@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """The factors of one projection with C inputs and N outputs, float32 and contiguous, of rank Q.
+    """The factors of one part with C inputs and N outputs, float32 and contiguous, of rank Q.
 
     - `a`: [Q, C].
-    - `b`: [N, Q]. Its rows have the order of the model's own weights; the scale is included.
+    - `b`: [N, Q]. Its rows have the order of the decoder's weights; the scale is included.
     """
 
     a: npt.NDArray[np.float32]
@@ -35,8 +35,8 @@ class Adapter:
 
     - `rank`: the largest rank of its factors.
     - `size_bytes`: the size of all factors in float32.
-    - `layers`: for each layer of the model, projection -> factors. Projections are unfused ("q",
-      "k", "v", "o", "gate", "up", "down"); unchanged projections are omitted.
+    - `layers`: for each layer of the model, part -> factors. Parts ("q", "k", "gate") are those of
+      `LoraLinear.parts`; unchanged parts are omitted.
     """
 
     revision: str

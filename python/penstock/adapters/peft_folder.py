@@ -3,14 +3,14 @@
 The header of the weight file is first checked against the config, the base model and the limits.
 Then the data are read once, checked to be finite, and B is multiplied by the scale.
 
-The rows of q and k keep the order of the trained model: `models.decoder.weights` brings the base
-weights into the same order, even if a GGUF file stores them permuted. An adapter fits any
-quantization of its base model.
+The rows of modules have the order of the trained model. They are brought into the order of the
+decoder's weights and multiplied by the same factors (`models.decoder.lora_block`). An adapter fits
+any file format and quantization of its base model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,10 +26,12 @@ from penstock.adapters.peft_config import (
     WEIGHTS_NAME,
     PeftConfig,
 )
-from penstock.adapters.tensor_keys import FactorKey, factor_key, shown
+from penstock.adapters.tensor_keys import FactorKey, factor_key, shown, unexpected
 from penstock.base.errors import ModelError
 from penstock.config import LoraSettings
-from penstock.models.decoder.spec import DecoderSpec, LayerSpec
+from penstock.models.decoder.lora_block import LoraBlock, LoraTarget
+from penstock.models.decoder.lora_targets import lora_blocks, why_no_target
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.quant.checkpoint import TensorInfo
 from penstock.quant.dequantize import dequantize
 from penstock.quant.safetensors.safetensors_file import FLOATS, SafetensorsFile, read_header
@@ -41,12 +43,12 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A module in the weight file, with both factors. `rows`: the number of rows of each
-    projection."""
+    """A module in the weight file, with both factors. `rows`: the number of rows of each part of
+    `target`."""
 
     name: str
     layer: int
-    projections: tuple[str, ...]
+    target: LoraTarget
     rows: tuple[int, ...]
     a: TensorInfo
     b: TensorInfo
@@ -57,8 +59,7 @@ class _Module:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the factors of all projections in float32, each projection with its own copy
-        of A."""
+        """The size of the factors of all parts in float32, each part with its own copy of A."""
         columns = self.a.shape[1]
         return FLOAT_BYTES * self.rank * (len(self.rows) * columns + sum(self.rows))
 
@@ -72,6 +73,11 @@ def read_adapter(
     `lora_rank_limit_exceeded`, `lora_byte_limit_exceeded`, `lora_adapter_file_too_large`,
     `adapter_file_not_found`, `adapter_storage_unavailable`.
     """
+    if spec.merged_factors:
+        raise invalid_adapter(
+            "the weights in the model's file are multiplied by factors that the file does not name;"
+            " adapters are supported with the model's folder"
+        )
     config = PeftConfig(_read_config(folder / CONFIG_NAME))
     path = folder / WEIGHTS_NAME
     try:
@@ -82,10 +88,10 @@ def read_adapter(
     except ModelError as error:
         raise invalid_adapter(str(error).replace(str(path), WEIGHTS_NAME)) from None
     layers: list[dict[str, Factors]] = [{} for _ in spec.layers]
-    for layer, projection, pair in factors:
-        if projection in layers[layer]:
-            raise invalid_adapter(f"layer {layer} has two adapters for its {projection} projection")
-        layers[layer][projection] = pair
+    for layer, part, pair in factors:
+        if part in layers[layer]:
+            raise invalid_adapter(f"layer {layer} has two adapters for its {part} projection")
+        layers[layer][part] = pair
     return Adapter(
         revision=folder.name if revision is None else revision,
         rank=max(module.rank for module in modules),
@@ -114,49 +120,56 @@ def _modules(
     """Return the modules of the weight file. Raises AdapterRefused naming a tensor that is
     unexpected, missing or of the wrong shape."""
     keys: dict[str, FactorKey] = {}
+    names: dict[str, str] = {}
     sides: dict[tuple[str, str], TensorInfo] = {}
     for name, info in header.items():
         key = factor_key(name)
         if (key.module, key.side) in sides:
             raise invalid_adapter(f"tensor {shown(name)} appears twice, under two prefixes")
         keys[key.module], sides[key.module, key.side] = key, info
+        names[key.module] = name
     if not keys:
         raise invalid_adapter(f"{WEIGHTS_NAME} has no tensors")
-    return [_module(key, sides, config, spec) for key in keys.values()]
+    blocks = lora_blocks(spec)
+    modules = []
+    for key in keys.values():
+        target = _target(key, names[key.module], spec, blocks)
+        if not config.targets(key.module, key.layer):
+            raise invalid_adapter(
+                f"{key.module} is in {WEIGHTS_NAME}, but {CONFIG_NAME} does not target it"
+            )
+        rank = config.rank(key.module)
+        modules.append(_module(key, sides, rank, target, blocks[key.layer]))
+    return modules
+
+
+def _target(
+    key: FactorKey, tensor: str, spec: DecoderSpec, blocks: Sequence[LoraBlock]
+) -> LoraTarget:
+    """Return the target of a module. `tensor`: the name of one of its factors. `blocks`: those of
+    all layers. Raises AdapterRefused if the decoder has none."""
+    if key.layer >= len(blocks):
+        raise invalid_adapter(f"{key.module}: the model has {len(blocks)} layers")
+    target = blocks[key.layer].targets.get(key.name)
+    if target is not None:
+        return target
+    reason = why_no_target(spec, blocks, key.layer, key.name)
+    raise unexpected(tensor) if reason is None else invalid_adapter(f"{key.module}: {reason}")
 
 
 def _module(
     key: FactorKey,
     sides: Mapping[tuple[str, str], TensorInfo],
-    config: PeftConfig,
-    spec: DecoderSpec,
+    rank: int,
+    target: LoraTarget,
+    block: LoraBlock,
 ) -> _Module:
+    """Return a module with its factors. Raises AdapterRefused if one is missing, or if its shape or
+    its type is wrong."""
     a, b = sides.get((key.module, "A")), sides.get((key.module, "B"))
     if a is None or b is None:
         raise invalid_adapter(f"{key.module} has only one of lora_A and lora_B")
-    if key.layer >= len(spec.layers):
-        raise invalid_adapter(f"{key.module}: the model has {len(spec.layers)} layers")
-    if not spec.layers[key.layer].is_dense and ".mlp." in key.module:
-        raise invalid_adapter(
-            f"{key.module}: layer {key.layer} is a mixture of experts; adapters for experts are not"
-            " supported"
-        )
-    if not spec.layers[key.layer].has_attention and ".self_attn." in key.module:
-        raise invalid_adapter(
-            f"{key.module}: layer {key.layer} has no attention for which adapters are supported"
-        )
-    if "gate" in key.projections and not spec.gated:
-        raise invalid_adapter(f"{key.module}: the feed-forward of the model has no gate")
-    if not config.targets(key.module, key.layer):
-        raise invalid_adapter(
-            f"{key.module} is in {WEIGHTS_NAME}, but {CONFIG_NAME} does not target it"
-        )
-    rank = config.rank(key.module)
-    own = spec.layers[key.layer]
-    sizes = [_sizes(projection, spec, own) for projection in key.projections]
-    rows, columns = tuple(count for count, _ in sizes), sizes[0][1]
-    if 0 in rows:
-        raise invalid_adapter(f"{key.module}: layer {key.layer} has no such projection")
+    rows, columns = block.size(target)
     for info, shape in ((a, (rank, columns)), (b, (sum(rows), rank))):
         if info.shape != shape:
             raise invalid_adapter(
@@ -164,25 +177,7 @@ def _module(
             )
         if info.type_name not in FLOATS:
             raise invalid_adapter(f"tensor {shown(info.name)} has type {info.type_name}")
-    return _Module(key.module, key.layer, key.projections, rows, a, b)
-
-
-def _sizes(projection: str, spec: DecoderSpec, own: LayerSpec) -> tuple[int, int]:
-    """Return (rows, columns) of a projection's weight in a layer; no rows if the layer lacks it."""
-    q, k, v = spec.qkv_rows(own)
-    match projection:
-        case "q":
-            return q, spec.hidden_size
-        case "k":
-            return k, spec.hidden_size
-        case "v":
-            return v, spec.hidden_size
-        case "o":
-            return spec.hidden_size, q
-        case "gate" | "up":
-            return spec.feed_forward_size(own), spec.hidden_size
-        case _:
-            return spec.hidden_size, spec.feed_forward_size(own)
+    return _Module(key.module, key.layer, target, rows, a, b)
 
 
 def _check_limits(modules: list[_Module], limits: LoraSettings) -> None:
@@ -205,18 +200,16 @@ def _check_limits(modules: list[_Module], limits: LoraSettings) -> None:
 def _read_factors(
     file: SafetensorsFile, modules: list[_Module], config: PeftConfig
 ) -> Iterator[tuple[int, str, Factors]]:
-    """Yield (layer, projection, factors) for each projection in the file. Fused modules are
-    split."""
+    """Yield (layer, part, factors) for each part of a linear layer that the file changes."""
     for module in modules:
         a, b = _matrix(file, module.a), _matrix(file, module.b)
-        with np.errstate(over="ignore"):  # checked on the next line
+        with np.errstate(over="ignore"):  # checked below
             b *= np.float32(config.scale(module.name))
-        if not np.isfinite(b).all():
+            parts = [(placed.part, placed.of(b)) for placed in module.target]
+        if not all(np.isfinite(rows).all() for _, rows in parts):
             raise invalid_adapter(f"tensor {shown(module.b.name)} overflows with its scale")
-        start = 0
-        for projection, rows in zip(module.projections, module.rows, strict=True):
-            yield module.layer, projection, Factors(a, b[start : start + rows])
-            start += rows
+        for part, rows in parts:
+            yield module.layer, part, Factors(a, rows)
 
 
 def _matrix(file: SafetensorsFile, info: TensorInfo) -> Floats:

@@ -1,4 +1,4 @@
-"""Parses the names of an adapter file's tensors into layer, projection and factor.
+"""Parses the names of an adapter file's tensors into layer, module and factor.
 
 PEFT writes `base_model.model.` before the names of the trained model's modules, and the trained
 model may or may not have had a language-model head; both prefixes are therefore optional. A tensor
@@ -8,38 +8,16 @@ that is not a factor of a linear layer is refused with an error that names the u
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from penstock.adapters.errors import AdapterRefused, invalid_adapter
 
 MAX_SHOWN_CHARS: Final = 120
-# block -> last component of a module's name -> its projections, in the order of its rows
-BLOCKS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
-    "self_attn": {
-        "q_proj": ("q",),
-        "k_proj": ("k",),
-        "v_proj": ("v",),
-        "o_proj": ("o",),
-        "dense": ("o",),  # Phi
-        "qkv_proj": ("q", "k", "v"),
-    },
-    "mlp": {
-        "gate_proj": ("gate",),
-        "up_proj": ("up",),
-        "down_proj": ("down",),
-        "gate_up_proj": ("gate", "up"),
-        "fc1": ("up",),  # Phi
-        "fc2": ("down",),
-        "c_fc": ("up",),  # Starcoder2
-        "c_proj": ("down",),
-    },
-}
 _FACTOR: Final = re.compile(
     r"(?:base_model\.model\.)?"
-    r"(?P<module>(?:(?:model|language_model|text_model)\.){0,4}"
-    r"layers\.(?P<layer>\d{1,5})\.(?P<block>self_attn|mlp)\.(?P<leaf>\w{1,32}))"
+    r"(?P<module>(?:(?:model|language_model|text_model|backbone)\.){0,4}"
+    r"layers\.(?P<layer>\d{1,5})\.(?P<name>\w{1,32}(?:\.\w{1,32}){1,2}))"
     r"\.lora_(?P<side>[AB])(?:\.\w{1,64})?\.weight",
     re.ASCII,
 )
@@ -62,23 +40,22 @@ FEATURES: Final = (
 @dataclass(frozen=True, slots=True)
 class FactorKey:
     """The parsed name of one factor, A or B (`side`). `module`: the module's name as PEFT matches
-    it. `projections`: the projections to which the rows of B belong, in order."""
+    it. `name`: its name within the layer, such as "self_attn.q_proj"."""
 
     module: str
     layer: int
-    projections: tuple[str, ...]
+    name: str
     side: Literal["A", "B"]
 
 
 def factor_key(name: str) -> FactorKey:
-    """Parse the name of a tensor. Raises AdapterRefused if the tensor is not a factor of a linear
-    layer."""
+    """Parse the name of a tensor. Raises AdapterRefused if it is not the name of a factor of a
+    linear layer."""
     match = _FACTOR.fullmatch(name)
-    projections = BLOCKS[match["block"]].get(match["leaf"]) if match else None
-    if match is None or projections is None:
-        raise _unexpected(name)
+    if match is None:
+        raise unexpected(name)
     side: Literal["A", "B"] = "A" if match["side"] == "A" else "B"
-    return FactorKey(match["module"], int(match["layer"]), projections, side)
+    return FactorKey(match["module"], int(match["layer"]), match["name"], side)
 
 
 def shown(name: str) -> str:
@@ -87,7 +64,8 @@ def shown(name: str) -> str:
     return printable if len(printable) <= MAX_SHOWN_CHARS else printable[:MAX_SHOWN_CHARS] + "..."
 
 
-def _unexpected(name: str) -> AdapterRefused:
+def unexpected(name: str) -> AdapterRefused:
+    """Create the error for a tensor that is not a factor of a linear layer of the model."""
     for part, feature in FEATURES:
         if part in name:
             return invalid_adapter(f"tensor {shown(name)}: {feature} is not supported")

@@ -15,9 +15,8 @@ from penstock.kernels.lora_slots import (
 )
 from penstock.kernels.ops_interface import Ops
 from penstock.models.decoder.decoder import Decoder
-from penstock.models.decoder.lora_targets import fused_projections, linear_sizes
+from penstock.models.decoder.lora_targets import linear_sizes, lora_blocks
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.weights import deinterleaved_rows
 
 
 class RuntimeAdapters(Protocol):
@@ -92,20 +91,13 @@ def slot_adapters(
 
 
 def factors_of(adapter: Adapter, spec: DecoderSpec) -> list[LinearFactors]:
-    """Return the LoRA factors of each linear layer in the order of `linear_sizes`. For interleaved
-    rope, the rows of q and k are reordered in the same way as in the weights."""
-    orders = {}
-    if spec.interleaved_rope:
-        for name, heads in (("q", spec.num_heads), ("k", spec.num_kv_heads)):
-            orders[name] = deinterleaved_rows(heads, spec.head_dim, spec.rope.rotary_dim)
+    """Return the LoRA factors of each linear layer in the order of `linear_sizes`."""
 
-    def factors(name: str, one: Factors | None) -> LoraFactors | None:
-        if one is None:
-            return None
-        return LoraFactors(one.a, one.b[orders[name]] if name in orders else one.b)
+    def factors(one: Factors | None) -> LoraFactors | None:
+        return None if one is None else LoraFactors(one.a, one.b)
 
     return [
-        tuple(factors(name, layer.get(name)) for name in names)
-        for layer, own in zip(adapter.layers, spec.layers, strict=True)
-        for names in fused_projections(spec, own)
+        tuple(factors(layer.get(part)) for part in linear.parts)
+        for layer, block in zip(adapter.layers, lora_blocks(spec), strict=True)
+        for linear in block.linears.values()
     ]

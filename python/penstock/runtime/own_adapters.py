@@ -13,6 +13,7 @@ from penstock.adapters.peft_config import WEIGHTS_NAME
 from penstock.adapters.tensor_keys import factor_key
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, LoraSettings
+from penstock.models.decoder.lora_targets import count_parts
 from penstock.models.towers.tower import MediaMode, MediaSpec
 from penstock.quant.safetensors.safetensors_file import read_header
 
@@ -56,7 +57,7 @@ def _measure(folder: Path) -> tuple[int, int]:
         except AdapterRefused as error:
             raise ModelError(f"{folder}: {error}") from None
         own = info.shape[0 if key.side == "A" else 1]
-        copies = len(key.projections) if key.side == "A" else 1
+        copies = count_parts(key.name) if key.side == "A" else 1
         stored = -(-own // _RANK_UNIT) * _RANK_UNIT
         size_bytes += copies * info.size_bytes // own * stored
         rank = max(rank, own)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.base.errors import ModelError
-from penstock.models.decoder.lora_targets import first_linears, linear_sizes
+from penstock.models.decoder.lora_targets import linear_numbers, linear_sizes
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import load_model
 from tests.support.checkpoints.small_moe import (
@@ -37,7 +37,11 @@ def test_the_config_selects_the_layers_with_experts(tmp_path: Path) -> None:
 
 def test_experts_are_not_lora_targets(tmp_path: Path) -> None:
     spec = load(write_small_experts(tmp_path)).spec
-    assert first_linears(spec) == (0, 2, 6)
+    assert linear_numbers(spec) == (
+        {"qkv": 0, "output": 1},
+        {"qkv": 2, "output": 3, "gate_up": 4, "down": 5},
+        {"qkv": 6, "output": 7},
+    )
     assert [rows for _, rows in linear_sizes(spec)[2:6]] == [(64, 32, 32), (64,), (96, 96), (64,)]
     assert len(linear_sizes(spec)) == 8
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from penstock.base.errors import ModelError
 from penstock.models.checkpoint.mmproj_checkpoint import RowOrder, in_order
 from penstock.models.configuration.mmproj import MmprojVision, read_vision, size
-from penstock.models.decoder.weights import deinterleaved_rows
+from penstock.models.decoder.head_rows import deinterleaved_rows
 from penstock.models.media.image_processor import ImageProcessor, Marking, Tiling
 from penstock.models.media.tiles import Normalization
 from penstock.models.towers.axial_rope import AxialRope

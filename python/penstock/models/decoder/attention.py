@@ -10,7 +10,6 @@ import numpy as np
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.step_inputs import HeadNorm, LayerCache, StepInputs
 from penstock.models.decoder.layer_step import LayerStep
-from penstock.models.decoder.lora_targets import OUTPUT, QKV
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 
 if TYPE_CHECKING:
@@ -98,12 +97,14 @@ class Attention(Generic[Tensor]):
     def mix(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute attention without the output projection: [T, W] -> [T, H * D]."""
         y = self._attend(step, x)
-        return y if self._gate is None else step.ops.sigmoid_mul(y, step.ops.linear(x, self._gate))
+        if self._gate is None:
+            return y
+        return step.ops.sigmoid_mul(y, step.linear(x, self._gate, "output_gate"))
 
     def _attend(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         spec, layer, ops, cache = self._spec, self._layer, step.ops, step.cache
         assert cache is not None
-        q = self._queries(step, step.linear(x, self._qkv, QKV), cache)
+        q = self._queries(step, step.linear(x, self._qkv, "qkv"), cache)
         if self._joint_norm is not None:
             q = self._joint_norm.after_rotation(ops, q)
         if self._query_scales is not None:
@@ -148,4 +149,4 @@ class Attention(Generic[Tensor]):
 
     def project(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the output projection: [T, H * D] -> [T, W]."""
-        return step.linear(x, self._output, OUTPUT)
+        return step.linear(x, self._output, "output")

@@ -25,7 +25,7 @@ from penstock.models.decoder.experts_beside import ExpertsBeside
 from penstock.models.decoder.feed_forward import FeedForward, pack_feed_forward
 from penstock.models.decoder.layer_step import LayerStep, LoraLinears, Rotation
 from penstock.models.decoder.layer_weights import LayerWeights, Weights
-from penstock.models.decoder.lora_targets import first_linears
+from penstock.models.decoder.lora_targets import linear_numbers
 from penstock.models.decoder.mixer import LoadedMixer, Vector
 from penstock.models.decoder.norm import Norm, pack_norm
 from penstock.models.decoder.per_layer_inputs import LayerInput, PerLayerInputs
@@ -90,7 +90,7 @@ class Decoder(Generic[Tensor]):
         self._communicator = ranks
         self.weight_bytes = 0
         self.adapter_storage_dtype: StorageDtype = "f32"
-        self._first_linears = first_linears(spec)
+        self._linear_numbers = linear_numbers(spec)
         positions = max_model_len or spec.max_model_len
         self._rope = ops.constant(rope_table(spec.rope, positions, weights.rope_factors()))
         self._local_rope = self._rope
@@ -155,7 +155,7 @@ class Decoder(Generic[Tensor]):
         if self._altup is not None:
             self._altup.start(ops, stream)
         for index, layer in enumerate(self._layers):
-            linear.first = self._first_linears[index]
+            linear.numbers = self._linear_numbers[index]
             state = states[index] if states else None
             cache = caches[layer.cache]
             scales = self._query_scales[self.spec.layers[index].attention.query_scaling]
@@ -226,7 +226,7 @@ class Decoder(Generic[Tensor]):
         x = self._read(stream, layer.mlp_norm) if read is None else read
         x = self._communicator.all_reduce(layer.feed_forward(step, x))
         if layer.beside is not None:
-            x = layer.beside(ops, x, stream, self._communicator.all_reduce)
+            x = layer.beside(step, x, stream, self._communicator.all_reduce)
         x = self._post_norm(ops, x, layer.mlp_post_norm)
         for rows in deep:
             assert media is not None
@@ -333,9 +333,9 @@ class Decoder(Generic[Tensor]):
         """Add the bytes of a layer to `weight_bytes`, and make `adapter_storage_dtype` as coarse as
         its linear layers."""
         linears = (layer.qkv, layer.output_gate, layer.output, layer.gate_up, layer.down)
-        if layer.shared is not None:
-            self.weight_bytes += sum(map(linear_bytes, layer.shared.linears))
         held = [linear for linear in linears if linear is not None]
+        if layer.shared is not None:
+            held += layer.shared.linears
         if own.mixer is not None:
             held += own.mixer.linear_weights(layer.mixer)
         self.weight_bytes += sum(map(linear_bytes, held))

@@ -11,6 +11,7 @@ from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.expert_weights import BESIDE_NORMS
 from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.models.decoder.feed_forward import ExpertsFeedForward
+from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.layer_weights import LayerWeights
 from penstock.models.decoder.norm import Norm, pack_norm
 from penstock.models.decoder.residual_stream import ResidualStream
@@ -40,7 +41,7 @@ class ExpertsBeside(Generic[Tensor]):
 
     def __call__(
         self,
-        ops: Ops[Tensor],
+        step: LayerStep[Tensor],
         dense: Tensor,
         stream: ResidualStream[Tensor],
         reduced: Callable[[Tensor], Tensor],
@@ -52,5 +53,6 @@ class ExpertsBeside(Generic[Tensor]):
         - `reduced`: adds the results of all tensor parallel ranks.
         """
         inputs = stream.norm(self._norm), stream.norm(self._router_norm)
-        routed = reduced(self._experts.run(ops, *inputs))
+        routed = reduced(self._experts.run(step, *inputs))
+        ops = step.ops
         return ops.add(self._dense_post.of(ops, dense), self._post.of(ops, routed))

@@ -8,7 +8,6 @@ from penstock.kernels.ops_interface import Ops
 from penstock.models.decoder.activations import gated_activation, plain_activation
 from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.models.decoder.layer_step import LayerStep
-from penstock.models.decoder.lora_targets import DOWN, GATE_UP
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ class DenseFeedForward(Generic[Tensor]):
 
     def __call__(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the block: [T, W] -> [T, W]."""
-        inner = self._activate(step.ops, step.linear(x, self._gate_up, GATE_UP))
-        return step.linear(inner, self._down, DOWN)
+        inner = self._activate(step.ops, step.linear(x, self._gate_up, "gate_up"))
+        return step.linear(inner, self._down, "down")
 
     def _activate(self, ops: Ops[Tensor], opened: Tensor) -> Tensor:
         if self._deviations is not None:
@@ -68,12 +67,15 @@ class SharedFeedForward(Generic[Tensor]):
         if weights.router is not None:
             self._router = ops.pack_linear(weights.router)
 
-    def __call__(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
+    def __call__(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the shared experts: [T, W] -> [T, W]."""
+        ops, linear = step.ops, step.linear
         activate = gated_activation if self._spec.gated else plain_activation
-        inner = activate(ops, self._spec.activation, ops.linear(x, self._gate_up))
-        y = ops.linear(inner, self._down)
-        return y if self._router is None else ops.sigmoid_mul(y, ops.linear(x, self._router))
+        inner = activate(ops, self._spec.activation, linear(x, self._gate_up, "shared_gate_up"))
+        y = linear(inner, self._down, "shared_down")
+        if self._router is None:
+            return y
+        return ops.sigmoid_mul(y, linear(x, self._router, "shared_router"))
 
 
 class ExpertsFeedForward(Generic[Tensor]):
@@ -96,16 +98,17 @@ class ExpertsFeedForward(Generic[Tensor]):
 
     def __call__(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the block: [T, W] -> [T, W]."""
-        return self.run(step.ops, x, x)
+        return self.run(step, x, x)
 
-    def run(self, ops: Ops[Tensor], x: Tensor, routed: Tensor) -> Tensor:
+    def run(self, step: LayerStep[Tensor], x: Tensor, routed: Tensor) -> Tensor:
         """Compute the block: [T, W] -> [T, W]. `routed`: [T, W], the input of the router."""
+        ops = step.ops
         logits = ops.linear(routed, self._router)
         chosen, shares = ops.route_experts(
             logits, self._spec.routing, self._router_bias, self._expert_scale
         )
         y = ops.experts(x, chosen, shares, self._experts)
-        return y if self._shared is None else ops.add(y, self._shared(ops, x))
+        return y if self._shared is None else ops.add(y, self._shared(step, x))
 
 
 def pack_feed_forward(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -25,7 +26,8 @@ class Rotation(Generic[Tensor]):
 class LoraLinears(Generic[Tensor]):
     """Computes the linear layers of a step and adds the LoRA updates.
 
-    - `first`: the number of the current decoder layer's first linear layer.
+    - `numbers`: the name of each linear layer of the current decoder layer -> its number; see
+      `lora_targets.linear_numbers`.
     - `rows`: the adapter slot of each token; None if no token uses an adapter.
     """
 
@@ -35,13 +37,14 @@ class LoraLinears(Generic[Tensor]):
         self._ops = ops
         self._slots = slots
         self.rows = rows
-        self.first = 0
+        self.numbers: Mapping[str, int] = {}
 
-    def __call__(self, x: Tensor, weight: Any, which: int) -> Tensor:
+    def __call__(self, x: Tensor, weight: Any, name: str) -> Tensor:
+        """Return x times `weight`, the packed linear layer that `LoraBlock.linears` names."""
         y = self._ops.linear(x, weight)
         if self._slots is None or self.rows is None:
             return y
-        return self._ops.lora(x, y, self._slots, self.first + which, self.rows)
+        return self._ops.lora(x, y, self._slots, self.numbers[name], self.rows)
 
 
 @dataclass(frozen=True, slots=True)

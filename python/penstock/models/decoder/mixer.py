@@ -18,6 +18,7 @@ from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
+from penstock.models.decoder.lora_block import LoraBlock
 from penstock.models.decoder.rope_spec import RopeSpec
 
 Tensor = TypeVar("Tensor")
@@ -122,6 +123,12 @@ class MixerSpec(Protocol):
         """The roles of matrices that are stored as floats: in the type of the file, or as float16
         if the file has integers. All tensors that are neither these nor `linears` are counted as
         float32."""
+        ...
+
+    def lora(self, spec: ModelSizes) -> LoraBlock:
+        """Return the linear layers that adapters may change, by the names with which
+        `LoadedMixer` calls `LayerStep.linear`, and the modules of the trained model whose adapters
+        change them."""
         ...
 
     def check(self, spec: ModelSizes, where: str) -> None:

@@ -107,6 +107,8 @@ class DecoderSpec:
     - `logit_scale`: the factor on the logits. The final norm's weights are multiplied by it.
     - `gate_factor`, `down_factor`: factors on the weights of a dense feed-forward's gate and of its
       last projection, by which these are multiplied when they are read.
+    - `merged_factors`: the file's weights include factors of this kind that the file does not name,
+      and by which adapters would have to be multiplied.
     - `norm_offset`: is added to the norm weights of the file.
     - `norm_kind`: "rms": RMSNorm; "layer": LayerNorm. Norms of heads are RMSNorms.
     - `norm_bias`: LayerNorms have biases.
@@ -159,6 +161,7 @@ class DecoderSpec:
     logit_scale: float = 1.0
     gate_factor: float = 1.0
     down_factor: float = 1.0
+    merged_factors: bool = False
     norm_offset: float = 0.0
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_bias: bool = False

@@ -27,6 +27,7 @@ from penstock.models.checkpoint.matrix_forms import matrix_forms
 from penstock.models.decoder.altup import LayerAltUpWeights
 from penstock.models.decoder.expert_weights import BesideNorms, read_experts, read_shared
 from penstock.models.decoder.experts_spec import ExpertsSpec
+from penstock.models.decoder.head_rows import deinterleaved_rows, gated_rows
 from penstock.models.decoder.layer_weights import LayerWeights, MatrixBytes
 from penstock.models.decoder.mixer import LayerTensors, Vector
 from penstock.models.decoder.per_layer_inputs import LayerInputWeights
@@ -365,8 +366,7 @@ class DecoderWeights:
         names, spec = self.names, self.spec
         whole = self._linear(prefix, names.q, spec.qkv_bias)
         heads, _, dim = spec.heads(own)
-        rows = np.arange(2 * heads * dim).reshape(heads, 2, dim)
-        q, gate = (_rows_of(whole, rows[:, part].reshape(-1)) for part in (0, 1))
+        q, gate = (_rows_of(whole, rows) for rows in gated_rows(heads, dim))
         _, keys, values = spec.qkv_rows(own)
         parts = (names.k, keys), (names.v, values)
         kv = self.fused(prefix, parts, spec.qkv_bias)
@@ -428,12 +428,3 @@ def prefetch_layers(read: Callable[[int], LayerWeights], count: int) -> Iterator
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
-
-
-def deinterleaved_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[np.intp]:
-    """Return the order of rows, [heads * head_dim], that moves the rotated components (2i, 2i + 1)
-    of each head to (i, i + rotated / 2)."""
-    head = np.arange(head_dim)
-    head[:rotated] = np.arange(rotated).reshape(-1, 2).T.reshape(-1)
-    order: npt.NDArray[np.intp] = (np.arange(heads)[:, None] * head_dim + head).reshape(-1)
-    return order

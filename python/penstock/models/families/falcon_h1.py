@@ -102,7 +102,8 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     plain = gguf_decoder_spec(file)
     mamba = gguf_mamba(file, plain.norm_eps)
     mixer = ParallelSpec(plain.num_heads, plain.num_kv_heads, plain.head_dim, mamba, plain.qkv_bias)
-    return replace(plain, layers=(LayerSpec(mixer=mixer),) * len(plain.layers), qk_norm=False)
+    layers = (LayerSpec(mixer=mixer),) * len(plain.layers)
+    return replace(plain, layers=layers, qk_norm=False, merged_factors=True)
 
 
 NAMES = replace(

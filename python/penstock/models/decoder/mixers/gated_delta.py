@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.kernels.ops_interface import Ops
@@ -20,12 +19,20 @@ from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
+from penstock.models.decoder.lora_block import LoraBlock, LoraLinear
 from penstock.models.decoder.mixer import CacheSize, LayerTensors, ModelSizes, Vector
+from penstock.models.decoder.mixers.delta_rows import (
+    Order,
+    grouped_heads,
+    joined_targets,
+    rows_by_group,
+    rows_of_heads,
+    separate_targets,
+)
 from penstock.models.decoder.mixers.sizes import GGUF_KEYS, StateKeys, check_state
 from penstock.quant.weight_slices import split_rows, take_column_blocks, take_rows
 
 Tensor = TypeVar("Tensor")
-Order = npt.NDArray[np.intp]
 
 _KEYS: Final = StateKeys(
     taps="linear_conv_kernel_dim",
@@ -137,6 +144,22 @@ class GatedDeltaSpec:
         """None: see MixerSpec."""
         return ()
 
+    def lora(self, spec: ModelSizes) -> LoraBlock:
+        """See MixerSpec. Modules have grouped heads."""
+        width, values, heads = spec.hidden_size, self.value_rows, self.heads
+        parts = {"qkv": self.channels}
+        if self.layout.projections == "separate":
+            parts = {"q": self.key_rows, "k": self.key_rows, "v": values}
+        linears = {
+            "qkv": LoraLinear(width, parts),
+            "gates": LoraLinear(width, {"b": heads, "a": heads}),
+            "z": LoraLinear(width, {"z": values}),
+            "out": LoraLinear(values, {"out": width}),
+        }
+        if self.layout.projections == "separate":
+            return LoraBlock(linears, separate_targets())
+        return LoraBlock(linears, joined_targets(self._grouped_rows, self._grouped_gates))
+
     def check(self, spec: ModelSizes, where: str) -> None:
         """See MixerSpec."""
         keys = _KEYS if self.layout.form == "folder" else GGUF_KEYS
@@ -189,7 +212,8 @@ class GatedDeltaSpec:
         conv = conv.reshape(self.channels, self.taps)
         out = tensors.matrix("out")
         if self.layout.heads == "tiled":
-            heads, order = self._grouped_heads, self._value_order(self._grouped_heads)
+            heads = grouped_heads(self.groups, self.heads)
+            order = rows_of_heads(heads, self.value_dim)
             b, a = gates.parts
             channels = np.concatenate([np.arange(2 * self.key_rows), 2 * self.key_rows + order])
             *qk, v = qkv.parts
@@ -218,15 +242,24 @@ class GatedDeltaSpec:
                 return self._split(tensors.matrix("qkv")), tensors.linear("z"), self._gates(tensors)
             case "by group":
                 whole = tensors.matrix("qkvz")
-                per = self.heads // self.groups * self.value_dim
-                sizes = (self.key_dim, self.key_dim, per, per)
-                q, k, v, z = (take_rows(whole, rows) for rows in _by_group(self.groups, sizes))
+                q, k, v, z = (take_rows(whole, rows) for rows in self._grouped_rows)
                 return Linear((q, k, v)), Linear((z,)), self._gates(tensors)
 
     def _gates(self, tensors: LayerTensors) -> Linear:
-        whole, per = tensors.matrix("ba"), self.heads // self.groups
-        b, a = (take_rows(whole, rows) for rows in _by_group(self.groups, (per, per)))
+        b, a = (take_rows(tensors.matrix("ba"), rows) for rows in self._grouped_gates)
         return Linear((b, a))
+
+    @property
+    def _grouped_rows(self) -> list[Order]:
+        """The rows of queries, keys, values and z in a matrix with those of each group in turn."""
+        per = self.heads // self.groups * self.value_dim
+        return rows_by_group(self.groups, (self.key_dim, self.key_dim, per, per))
+
+    @property
+    def _grouped_gates(self) -> list[Order]:
+        """The rows of b and a in a matrix with those of each group in turn."""
+        per = self.heads // self.groups
+        return rows_by_group(self.groups, (per, per))
 
     def _split(self, qkv: Matrix) -> Linear:
         """Return the matrix of queries, keys and values with the values as a part of their own if
@@ -234,17 +267,6 @@ class GatedDeltaSpec:
         if self.layout.heads == "grouped":
             return Linear((qkv,))
         return Linear(split_rows(qkv, (2 * self.key_rows, self.value_rows)))
-
-    @property
-    def _grouped_heads(self) -> Order:
-        """The place in a tiled file of each head."""
-        per = self.heads // self.groups
-        grouped: Order = np.arange(self.heads).reshape(per, self.groups).T.reshape(-1)
-        return grouped
-
-    def _value_order(self, heads: Order) -> Order:
-        """Return the rows of all values for an order of heads."""
-        return (heads[:, None] * self.value_dim + np.arange(self.value_dim)).reshape(-1)
 
     def pack(self, weights: Any, spec: ModelSizes, ops: Ops[Tensor]) -> GatedDelta[Tensor]:
         """See MixerSpec."""
@@ -272,23 +294,17 @@ class GatedDelta(Generic[Tensor]):
         """Compute the net without its last projection: [T, W] -> [T, H D]."""
         spec, ops, inputs, state = self._spec, step.ops, step.inputs, step.state
         assert state is not None and state.conv is not None and state.matrix is not None
-        qkv = ops.causal_conv(ops.linear(x, self._qkv), self._conv, None, inputs, state.conv)
-        gates = ops.linear(x, self._gates)
+        qkv = ops.causal_conv(
+            step.linear(x, self._qkv, "qkv"), self._conv, None, inputs, state.conv
+        )
+        gates = step.linear(x, self._gates, "gates")
         heads = (spec.groups, spec.heads, spec.key_dim, spec.value_dim)
         y = ops.gated_delta_rule(
             qkv, gates, self._decay, inputs, state.matrix, heads, spec.beta_scale
         )
-        z = ops.linear(x, self._z)
+        z = step.linear(x, self._z, "z")
         return ops.norm_then_gate(y, z, self._norm, spec.norm_eps, spec.heads)
 
     def project(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the last projection: [T, H D] -> [T, W]."""
-        return step.ops.linear(x, self._out)
-
-
-def _by_group(groups: int, sizes: tuple[int, ...]) -> list[Order]:
-    """Return the rows of each part of a matrix whose groups of rows have the parts of `sizes` rows
-    in turn."""
-    rows = np.arange(groups * sum(sizes)).reshape(groups, -1)
-    parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
-    return [part.reshape(-1) for part in parts]
+        return step.linear(x, self._out, "out")

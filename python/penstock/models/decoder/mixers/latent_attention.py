@@ -13,48 +13,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.base.errors import ModelError
 from penstock.kernels.latent_ops import LatentSizes
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.recurrent_state import StateShape
-from penstock.kernels.weights import Dense, Linear, Matrix
+from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
-from penstock.models.decoder.mixer import CacheSize, LayerTensors, ModelSizes, TakeColumns, Vector
+from penstock.models.decoder.lora_block import LoraBlock, LoraLinear, PlacedRows, inside, whole
+from penstock.models.decoder.mixer import CacheSize, LayerTensors, ModelSizes, TakeColumns
+from penstock.models.decoder.mixers.latent_weights import (
+    LatentWeights,
+    Order,
+    as_floats,
+    halves,
+    reordered,
+    split_heads,
+)
 from penstock.models.decoder.spec_limits import MAX_WIDTH, check_sizes
-from penstock.quant.dequantize import dequantize
-from penstock.quant.weight_slices import row_range, take_rows
+from penstock.quant.weight_slices import row_range
 
 Tensor = TypeVar("Tensor")
-Order = npt.NDArray[np.intp]
 
 _STEP: Final = 8
 """Latents and rotated parts have a multiple of this many elements."""
-
-
-@dataclass(frozen=True, slots=True)
-class LatentWeights:
-    """The weights of one layer. H heads, N plain and R rotated elements of a query, L elements of
-    a latent, V elements of a value; rotated elements are ordered in halves.
-
-    - `q` [H (N + R), C]: the queries, from the hidden state or from the compressed one.
-    - `q_down` [C, W], `q_norm` [C]: compress the hidden state for the queries, or None.
-    - `kv` [L + R, W], `kv_norm` [L]: the latent and the shared part of the keys.
-    - `keys`, `values`: for each head a matrix [L, N] and a matrix [V, L].
-    - `out` [W, H V].
-    """
-
-    q: Linear
-    q_down: Linear | None
-    q_norm: Vector | None
-    kv: Linear
-    kv_norm: Vector
-    keys: Linear
-    values: Linear
-    out: Linear
+_ABSORBED: Final = (
+    "an adapter for kv_b_proj is not supported: its matrix multiplies the queries and the results"
+    " of each head, never the latents"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +105,28 @@ class LatentAttentionSpec:
     def float_matrices(self) -> tuple[str, ...]:
         """The matrices of keys and values, which multiply activations of single heads."""
         return ("kv_b",) if self.form == "joined" else ("k_b", "v_b")
+
+    def lora(self, spec: ModelSizes) -> LoraBlock:
+        """See MixerSpec. The rows of modules have the order of the file."""
+        width, queries = spec.hidden_size, self.heads * self.query_dim
+        latents = self.kv_rank + self.rotated_dim
+        linears = {"kv": LoraLinear(width, {"kv": latents})}
+        if self.q_rank:
+            linears["q_down"] = LoraLinear(width, {"q_down": self.q_rank})
+        linears |= {
+            "q": LoraLinear(self.q_rank or width, {"q": queries}),
+            "out": LoraLinear(self.heads * self.value_dim, {"out": width}),
+        }
+        q, kv = whole("q"), whole("kv")
+        if self.rotation == "pairs":
+            of_q, of_kv = self._halves
+            q, kv = (PlacedRows("q", of_q),), (PlacedRows("kv", of_kv),)
+        targets = {"kv_a_proj_with_mqa": kv, "o_proj": whole("out")}
+        targets["q_b_proj" if self.q_rank else "q_proj"] = q
+        if self.q_rank:
+            targets["q_a_proj"] = whole("q_down")
+        refused = {"self_attn.kv_b_proj": _ABSORBED}
+        return LoraBlock(linears, inside(targets, "self_attn"), refused)
 
     def check_sizes(self, where: str) -> None:
         """Check the sizes. Raises ModelError that starts with `where` and names the key of
@@ -202,31 +210,26 @@ class LatentAttentionSpec:
         q = tensors.linear("q_b" if self.q_rank else "q")
         kv = tensors.linear("kv_a", bias="kv_a_bias" if biased else None)
         if self.rotation == "pairs":
-            q = _reordered(q, self._halves(self.heads, self.plain_dim))
-            kv = _reordered(kv, self._halves(1, self.kv_rank))
+            q, kv = map(reordered, (q, kv), self._halves)
         keys, values = self._read_heads(tensors)
         out = tensors.linear("out", bias="out_bias" if biased else None)
         return LatentWeights(q, q_down, q_norm, kv, tensors.norm("kv_norm"), keys, values, out)
 
-    def _halves(self, groups: int, plain: int) -> Order:
-        """Return the order of rows that turns pairs into halves in the rotated rows, which follow
-        `plain` other rows in each of `groups` groups."""
-        size = plain + self.rotated_dim
-        rows = np.arange(size)
-        rows[plain:] = plain + np.arange(self.rotated_dim).reshape(-1, 2).T.reshape(-1)
-        return (np.arange(groups)[:, None] * size + rows).reshape(-1)
+    @property
+    def _halves(self) -> tuple[Order, Order]:
+        """The orders of the rows of queries, and of the latent and the shared part of the keys,
+        that turn pairs into halves."""
+        return (
+            halves(self.heads, self.plain_dim, self.rotated_dim),
+            halves(1, self.kv_rank, self.rotated_dim),
+        )
 
     def _read_heads(self, tensors: LayerTensors) -> tuple[Linear, Linear]:
         """Return the matrices [L, N] and [V, L] of all heads, as floats."""
         if self.form == "split":
-            keys, values = (map(_as_floats, tensors.stack(role)) for role in ("k_b", "v_b"))
+            keys, values = (map(as_floats, tensors.stack(role)) for role in ("k_b", "v_b"))
             return Linear(tuple(keys)), Linear(tuple(values))
-        whole = _as_floats(tensors.matrix("kv_b"))
-        by_head = whole.data.reshape(self.heads, self.plain_dim + self.value_dim, self.kv_rank)
-        return (
-            Linear(tuple(_dense(head[: self.plain_dim].T, whole) for head in by_head)),
-            Linear(tuple(_dense(head[self.plain_dim :], whole) for head in by_head)),
-        )
+        return split_heads(as_floats(tensors.matrix("kv_b")), self.heads, self.plain_dim)
 
     def pack(self, weights: Any, spec: ModelSizes, ops: Ops[Tensor]) -> LatentAttention[Tensor]:
         """See MixerSpec."""
@@ -283,11 +286,11 @@ class LatentAttention(Generic[Tensor]):
         spec, ops, inputs, cache = self._spec, step.ops, step.inputs, step.cache
         assert cache is not None
         ops.latent_cache(
-            ops.linear(x, self._kv), self._kv_norm, step.rope, inputs, cache, spec.norm_eps
+            step.linear(x, self._kv, "kv"), self._kv_norm, step.rope, inputs, cache, spec.norm_eps
         )
         if self._q_norm is not None:
-            x = ops.rms_norm(ops.linear(x, self._q_down), self._q_norm, spec.norm_eps)
-        q = ops.linear(x, self._q)
+            x = ops.rms_norm(step.linear(x, self._q_down, "q_down"), self._q_norm, spec.norm_eps)
+        q = step.linear(x, self._q, "q")
         if step.query_scales is not None:
             q = ops.scale_rows(q, step.query_scales, inputs.positions)
         q = ops.latent_query(q, step.rope, inputs, self._keys, spec.sizes)
@@ -296,21 +299,4 @@ class LatentAttention(Generic[Tensor]):
 
     def project(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the output projection: [T, H V] -> [T, W]."""
-        return step.ops.linear(x, self._out)
-
-
-def _reordered(linear: Linear, rows: Order) -> Linear:
-    (matrix,) = linear.parts
-    bias = None if linear.bias is None else linear.bias[rows]
-    return Linear((take_rows(matrix, rows),), bias)
-
-
-def _as_floats(matrix: Matrix) -> Dense:
-    """Return a matrix as floats: float matrices unchanged, others as float16."""
-    if isinstance(matrix, Dense):
-        return matrix
-    return Dense(dequantize(matrix).astype(np.float16), "f16")
-
-
-def _dense(values: npt.NDArray[np.generic], like: Dense) -> Dense:
-    return Dense(np.ascontiguousarray(values), like.dtype)
+        return step.linear(x, self._out, "out")

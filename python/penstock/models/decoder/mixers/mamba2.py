@@ -16,6 +16,7 @@ from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
+from penstock.models.decoder.lora_block import Factor, LoraBlock, LoraLinear, inside, stacked, whole
 from penstock.models.decoder.mixer import CacheSize, LayerTensors, ModelSizes, Vector
 from penstock.models.decoder.mixers.sizes import GGUF_KEYS, StateKeys, check_state
 from penstock.quant.weight_slices import scaled, split_rows
@@ -115,6 +116,22 @@ class Mamba2Spec:
     def float_matrices(self) -> tuple[str, ...]:
         """None: see MixerSpec."""
         return ()
+
+    def lora(self, spec: ModelSizes) -> LoraBlock:
+        """See MixerSpec. The module is called mamba, in Nemotron-H mixer."""
+        width, inner = spec.hidden_size, self.inner_size
+        z, *xbc, dt = self.factors
+        rows = {"z": inner, "xbc": self.channels, "dt": self.heads}
+        factors: dict[str, Factor] = {"z": z, "dt": dt}
+        factors["xbc"] = np.repeat(np.array(xbc, np.float32), self._parts[1:4])
+        linears = {
+            "xbc": LoraLinear(width, {"xbc": rows["xbc"]}),
+            "dt": LoraLinear(width, {"dt": rows["dt"]}),
+            "z": LoraLinear(width, {"z": rows["z"]}),
+            "out": LoraLinear(inner, {"out": width}),
+        }
+        targets = {"in_proj": stacked(rows, factors), "out_proj": whole("out", self.out_factor)}
+        return LoraBlock(linears, inside(targets, "mamba", "mixer"))
 
     def check(self, spec: ModelSizes, where: str) -> None:
         """See MixerSpec."""
@@ -221,9 +238,9 @@ class Mamba2(Generic[Tensor]):
         """Compute the block without its last projection: [T, W] -> [T, H D]."""
         spec, ops, inputs, state = self._spec, step.ops, step.inputs, step.state
         assert state is not None and state.conv is not None and state.matrix is not None
-        xbc = ops.linear(x, self._xbc)
+        xbc = step.linear(x, self._xbc, "xbc")
         xbc = ops.causal_conv(xbc, self._conv, self._conv_bias, inputs, state.conv)
-        dt, z = ops.linear(x, self._dt), ops.linear(x, self._z)
+        dt, z = step.linear(x, self._dt, "dt"), step.linear(x, self._z, "z")
         heads = (spec.groups, spec.heads, spec.state_dim, spec.head_dim)
         y = ops.state_space_scan(
             xbc, dt, self._constants, inputs, state.matrix, heads, spec.dt_limits
@@ -236,4 +253,4 @@ class Mamba2(Generic[Tensor]):
 
     def project(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the last projection: [T, H D] -> [T, W]."""
-        return step.ops.linear(x, self._out)
+        return step.linear(x, self._out, "out")

@@ -14,6 +14,7 @@ from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
+from penstock.models.decoder.lora_block import LoraBlock, LoraLinear, joined, whole
 from penstock.models.decoder.mixer import CacheSize, LayerTensors, ModelSizes, Vector
 from penstock.models.decoder.mixers.mamba2 import Mamba2, Mamba2Spec, MambaWeights
 from penstock.models.decoder.spec_limits import MAX_WIDTH, check_sizes
@@ -71,6 +72,18 @@ class ParallelSpec:
     def float_matrices(self) -> tuple[str, ...]:
         """None: see MixerSpec."""
         return ()
+
+    def lora(self, spec: ModelSizes) -> LoraBlock:
+        """See MixerSpec."""
+        width, inner = spec.hidden_size, self.heads * self.head_dim
+        kv_rows = self.kv_heads * self.head_dim
+        linears = {
+            "qkv": LoraLinear(width, {"q": inner, "k": kv_rows, "v": kv_rows}),
+            "output": LoraLinear(inner, {"o": width}),
+        }
+        targets = {f"self_attn.{role}_proj": whole(role, self.in_factor) for role in _QKV}
+        targets["self_attn.o_proj"] = whole("o", self.out_factor)
+        return joined([self.mamba.lora(spec), LoraBlock(linears, targets)])
 
     def check(self, spec: ModelSizes, where: str) -> None:
         """See MixerSpec."""
@@ -136,9 +149,11 @@ class Parallel(Generic[Tensor]):
         ops, inputs, cache = step.ops, step.inputs, step.cache
         assert cache is not None
         states = self._mamba.project(step, self._mamba.mix(step, x))
-        q = ops.rope_cache(ops.linear(x, self._qkv), step.rope, inputs, cache, self._heads, None)
+        q = ops.rope_cache(
+            step.linear(x, self._qkv, "qkv"), step.rope, inputs, cache, self._heads, None
+        )
         y = ops.attention(q, inputs, cache, self._heads, self._scale, 0)
-        return ops.add(states, ops.linear(y, self._out))
+        return ops.add(states, step.linear(y, self._out, "output"))
 
     def project(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Return `x`: both blocks have projected their results."""

@@ -13,6 +13,7 @@ from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Linear
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
+from penstock.models.decoder.lora_block import LoraBlock, LoraLinear, whole
 from penstock.models.decoder.mixer import CacheSize, LayerTensors, ModelSizes, Vector
 from penstock.models.decoder.mixers.sizes import StateKeys, check_state
 
@@ -63,6 +64,16 @@ class ShortConvSpec:
     def float_matrices(self) -> tuple[str, ...]:
         """None: see MixerSpec."""
         return ()
+
+    def lora(self, spec: ModelSizes) -> LoraBlock:
+        """See MixerSpec."""
+        width = self.width
+        linears = {
+            "into": LoraLinear(width, {"into": 3 * width}),
+            "out": LoraLinear(width, {"out": width}),
+        }
+        targets = {"conv.in_proj": whole("into"), "conv.out_proj": whole("out")}
+        return LoraBlock(linears, targets)
 
     def check(self, spec: ModelSizes, where: str) -> None:
         """See MixerSpec."""
@@ -116,9 +127,9 @@ class ShortConv(Generic[Tensor]):
         """Compute the convolution without the last projection: [T, W] -> [T, W]."""
         ops, state = step.ops, step.state
         assert state is not None and state.conv is not None
-        bcv = ops.linear(x, self._into)
+        bcv = step.linear(x, self._into, "into")
         return ops.gated_conv(bcv, self._conv, self._bias, step.inputs, state.conv)
 
     def project(self, step: LayerStep[Tensor], x: Tensor) -> Tensor:
         """Compute the last projection: [T, W] -> [T, W]."""
-        return step.ops.linear(x, self._out)
+        return step.linear(x, self._out, "out")
