@@ -69,7 +69,7 @@ _SHARED: Final = {
 
 
 def lora_blocks(spec: DecoderSpec) -> tuple[LoraBlock, ...]:
-    """Return the part of each decoder layer that adapters may change. Routed experts are no targets."""
+    """Return the part of each layer that adapters may change. Routed experts are no targets."""
     kinds = {layer: _layer_block(spec, layer) for layer in set(spec.layers)}
     return tuple(kinds[layer] for layer in spec.layers)
 
