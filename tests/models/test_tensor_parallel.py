@@ -22,7 +22,7 @@ from penstock.kernels.routing import Routing
 from penstock.models.decoder.block_specs import AltUpSpec, LayerAttention, PerLayerInputsSpec
 from penstock.models.decoder.decoder import Decoder
 from penstock.models.decoder.experts_spec import ExpertsSpec
-from penstock.models.decoder.lora_targets import linear_sizes
+from penstock.models.decoder.lora_targets import linear_sizes, lora_blocks
 from penstock.models.decoder.mixers.latent_attention import LatentAttentionSpec
 from penstock.models.decoder.rope_spec import RopeSpec
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
@@ -365,6 +365,35 @@ def test_shards_of_an_adapter_sum_to_its_update(names: tuple[str, ...], count: i
     assert_close(found, logits_of(model, adapter=adapter), 1e-10)
     assert_close(found, logits_of(merged(LLAMA, adapter)), 1e-4)  # float32 factors
     assert not torch.allclose(found[0], logits_of(model), atol=0.1)
+
+
+def adapter_of_every_part(spec: DecoderSpec) -> Adapter:
+    """Return a random adapter of all linear layers that adapters may change."""
+    random = np.random.default_rng(7)
+
+    def factors(rows: int, columns: int) -> Factors:
+        a, b = random.standard_normal((4, columns)), random.standard_normal((rows, 4)) / 4
+        return Factors((a / columns**0.5).astype(np.float32), b.astype(np.float32))
+
+    layers = tuple(
+        {
+            part: factors(rows, linear.inputs)
+            for linear in block.linears.values()
+            for part, rows in linear.parts.items()
+        }
+        for block in lora_blocks(spec)
+    )
+    return Adapter("drawn", 4, 0, layers)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("case", ["qwen2 moe", "deepseek", "deepseek without compressed queries"])
+def test_shards_of_an_adapter_of_latent_attention_or_shared_experts(case: str, count: int) -> None:
+    spec, _ = CASES[case]
+    model, adapter = model_of(spec, random_weights(spec)), adapter_of_every_part(spec)
+    found = sharded_logits(model, count, adapter)
+    assert_close(found, logits_of(model, adapter=adapter), 1e-10)
+    assert not torch.allclose(found[0], logits_of(model), atol=0.01)
 
 
 def test_shard_of_an_adapter_counts_its_own_bytes() -> None:
