@@ -228,8 +228,23 @@ ENGINE_OPTIONS: Final = (
         SettingOption(
             "speculative_algorithm",
             ("--speculative-algorithm",),
-            Literal["none", "ngram"],
-            "Speculative decoding: ngram copies draft tokens from earlier text of the request.",
+            Literal["none", "ngram", "mtp"],
+            "Speculative decoding: ngram copies draft tokens from earlier text of the request; mtp"
+            " also drafts with the model's MTP heads.",
+        ),
+        SettingOption(
+            "draft_model",
+            ("--draft-model", "--model-draft", "--speculative-draft-model-path"),
+            str,
+            "Smaller model with the same vocabulary that proposes draft tokens: a path or an id.",
+            "none",
+            "PATH",
+        ),
+        SettingOption(
+            "num_draft_tokens",
+            ("--num-draft-tokens", "--num-speculative-tokens", "--draft-max"),
+            int,
+            "Most draft tokens of the draft model or the MTP heads per sequence and step.",
         ),
         SettingOption(
             "deterministic",

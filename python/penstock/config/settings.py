@@ -125,8 +125,12 @@ class EngineSettings(msgspec.Struct, frozen=True):
       `max_num_seqs`, `max_num_batched_tokens`: maximum sequences and tokens in a step; None:
       depends on the device (`config.step_sizes`).
       `max_queue`: maximum number of waiting sequences; further requests are refused with 429.
-      `speculative_algorithm`: "ngram" copies draft tokens from the request's own text; this does
-      not change the answers.
+      `speculative_algorithm`: "ngram" copies draft tokens from the request's own text; "mtp" also
+      drafts with the MTP heads of the model. Draft tokens do not change the answers.
+      `draft_model`: a smaller model with the same vocabulary, which also proposes draft tokens; a
+      path or a Hugging Face id like `model`. None: none.
+      `num_draft_tokens`: most draft tokens that MTP heads or the draft model propose for a sequence
+      in a step.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -147,7 +151,9 @@ class EngineSettings(msgspec.Struct, frozen=True):
     max_num_batched_tokens: int | None = None
     enable_prefix_caching: bool = True
     no_kv_cache: bool = False
-    speculative_algorithm: Literal["none", "ngram"] = "none"
+    speculative_algorithm: Literal["none", "ngram", "mtp"] = "none"
+    draft_model: str | None = None
+    num_draft_tokens: int = 8
     deterministic: bool = False
     threads: int | None = None
     kernel_backend: Literal["auto", "native", "reference", "triton"] = "auto"
@@ -160,6 +166,12 @@ class EngineSettings(msgspec.Struct, frozen=True):
     min_p: float | None = None
     repetition_penalty: float | None = None
     lora: LoraSettings | None = None
+
+    @property
+    def speculates(self) -> bool:
+        """Whether steps may have draft tokens. Every source of them includes n-gram lookup."""
+        wanted = self.speculative_algorithm != "none" or self.draft_model is not None
+        return wanted and not self.no_kv_cache
 
     def step_sizes(self, default: StepSizes) -> StepSizes:
         """Return the limits on the size of a step; limits that are not set are taken from

@@ -31,6 +31,7 @@ ENGINE_RANGES: Final[dict[str, tuple[float, float]]] = {
     "max_num_seqs": (1, 4096),
     "max_queue": (1, 2**20),
     "max_num_batched_tokens": (16, 2**20),
+    "num_draft_tokens": (1, 15),  # the scheduler's MAX_DRAFT_TOKENS
     "threads": (1, 1024),  # the limit of csrc's ThreadPool
     "temperature": (0, 2),
     "top_k": (-1, 2**31 - 1),  # 0 and -1 switch top-k off
@@ -134,6 +135,11 @@ def check_engine(settings: EngineSettings) -> None:
         raise SettingsError("model must not be empty")
     if not re.fullmatch(DEVICES, settings.device):
         raise SettingsError(f"device is {settings.device!r}; it must be auto, cpu, cuda or cuda:N")
+    if settings.draft_model is not None and settings.speculative_algorithm == "mtp":
+        raise SettingsError(
+            "draft_model is set and speculative_algorithm is 'mtp'; draft tokens come from a draft"
+            " model or from MTP heads, not from both"
+        )
     if settings.lora is not None:
         check_lora(settings.lora)
 

@@ -106,7 +106,7 @@ class EngineCore:
             max_queue=settings.max_queue,
             prefix_caching=settings.enable_prefix_caching,
             no_kv_cache=settings.no_kv_cache,
-            speculation=settings.speculative_algorithm == "ngram",
+            speculation=settings.speculates,
             cpu_cache=CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
             state_snapshots=facts.state_snapshots,
         )

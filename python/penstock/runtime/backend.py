@@ -58,6 +58,11 @@ class Backend(SamplingOps, Protocol):
         """Run the forward pass of one step. Return the logits [S, V] float32 of the tokens
         `inputs.sample_rows`, valid until the next call."""
 
+    @property
+    def hidden(self) -> Floats | None:
+        """The final hidden state of each token of the last step, [T, W], for drafters that read
+        it; valid until the next call of `logits`. None in a backend without such a drafter."""
+
     def prepare(self, used_blocks: int) -> bool:
         """Allocate memory of the KV cache beyond the first `used_blocks` blocks. Return value: see
         `Runtime.prepare`."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.scheduler.types import Draft, SampledToken, StepPlan
+from penstock.scheduler.types import Draft, DraftSource, SampledToken, StepPlan
 
 Floats = npt.NDArray[np.float32]
 
@@ -21,6 +21,10 @@ Floats = npt.NDArray[np.float32]
 class Drafter(Protocol):
     """Proposes draft tokens after each step. It keeps its own keys and values in blocks with the
     numbers of the target's KV blocks, so a prefix hit or a preemption needs no message."""
+
+    @property
+    def source(self) -> DraftSource:
+        """The source of its draft tokens, for metrics."""
 
     @property
     def reads_hidden(self) -> bool:

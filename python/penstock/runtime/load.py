@@ -35,6 +35,7 @@ from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
 from penstock.runtime.cpu.transcription import start_native_transcription
 from penstock.runtime.device_choice import choose_device, rank_devices
+from penstock.runtime.drafts.load import open_drafter, refuse_drafter_on_gpu
 from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
@@ -171,6 +172,7 @@ def start_runtime(
         import penstock.runtime.gpu.load as gpu_load
 
         if settings.device != "auto" or gpu_load.torch_sees_gpu():
+            refuse_drafter_on_gpu(settings)
             devices = rank_devices(settings, device)
             if len(devices) > 1:
                 import penstock.runtime.ranks.load as rank_load
@@ -186,7 +188,9 @@ def start_runtime(
     settings = with_own_adapters(settings, model.media_spec)
     packed_bytes = weight_bytes(files, model.spec, settings) + model.extra_bytes
     media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
-    memory = plan_memory(model.spec, packed_bytes, settings, available, media)
+    drafts = open_drafter(files, model, settings, home)
+    sizes_of = None if drafts is None else drafts.memory
+    memory = plan_memory(model.spec, packed_bytes, settings, available, media, sizes_of)
     warn_of_short_context(model.spec, settings, memory)
     backend, arithmetic = _backend(model, memory, settings, progress, home)
     table = None
@@ -206,6 +210,7 @@ def start_runtime(
         StateTable(memory.sizes.max_num_seqs) if model.spec.is_recurrent else None,
     )
     taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
+    drafter = None if drafts is None else drafts.start(memory, rows, backend)
     info = RuntimeInfo(
         model_id=model.model_id,
         fingerprint=f"{model.fingerprint}-{arithmetic}",
@@ -217,9 +222,11 @@ def start_runtime(
         memory_bytes=taken.total_bytes,
         sizes=memory.sizes,
         state_snapshots=memory.states.snapshots if model.spec.is_recurrent else None,
+        drafter=None if drafter is None else drafter.source,
+        max_drafts=0 if drafter is None else settings.num_draft_tokens,
     )
     report = taken.formula() + model.load_note
-    return CpuRuntime(rows, backend, info, report)
+    return CpuRuntime(rows, backend, info, report, drafter)
 
 
 def _backend(

@@ -1,5 +1,5 @@
 """The memory formula of a CPU engine: weights + towers + adapters + KV cache + recurrent states +
-encoder cache + step buffers + rows + penalties and DRY + n-gram index + fixed.
+drafter + encoder cache + step buffers + rows + penalties and DRY + n-gram index + fixed.
 
 The formula is computed from the model's sizes and the settings before anything large is allocated.
 A model that does not fit is refused with an error that names the numbers.
@@ -8,6 +8,7 @@ A model that does not fit is refused with an error that names the numbers.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from penstock.base.errors import ModelError
@@ -15,6 +16,7 @@ from penstock.config import CPU_STEP_SIZES, EngineSettings, StepSizes
 from penstock.models.decoder.lora_targets import adapter_bytes
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.runtime.cache_shape import CacheShape
+from penstock.runtime.drafts.memory import NO_DRAFTER, DrafterMemory
 from penstock.runtime.media_memory import NO_MEDIA, MediaMemory
 from penstock.runtime.state_memory import NO_STATES, StateMemory, state_memory
 from penstock.scheduler import MAX_DRAFT_TOKENS, NGRAM_INDEX_BYTES, step_token_limit
@@ -45,6 +47,7 @@ class MemoryPlan:
     `ngram_index_bytes`: indexes of n-gram speculation.
     `media`: towers and encoded media.
     `states`: recurrent states of rows and snapshots.
+    `drafter`: the model that proposes draft tokens.
     """
 
     weight_bytes: int
@@ -59,12 +62,13 @@ class MemoryPlan:
     ngram_index_bytes: int = 0
     media: MediaMemory = NO_MEDIA
     states: StateMemory = NO_STATES
+    drafter: DrafterMemory = NO_DRAFTER
 
     @property
     def total_bytes(self) -> int:
         rows = self.row_bytes + self.history_bytes + self.ngram_index_bytes
         weights = self.weight_bytes + self.adapter_bytes + self.media.total_bytes
-        caches = self.cache.size_bytes + self.states.size_bytes
+        caches = self.cache.size_bytes + self.states.size_bytes + self.drafter.size_bytes
         return weights + caches + self.buffer_bytes + rows + FIXED_BYTES
 
     def formula(self) -> str:
@@ -75,6 +79,7 @@ class MemoryPlan:
         return (
             f"{mib(self.weight_bytes)} weights + {media_terms(self.media)}{adapters}"
             f"{mib(cache.size_bytes)} cache ({cache.describe()}) + {self.states.term()}"
+            f"{self.drafter.terms()}"
             f"{mib(self.buffer_bytes)} buffers ({self.step_tokens} tokens a step) + "
             f"{mib(self.row_bytes)} rows + {mib(self.history_bytes)} penalties and DRY + "
             f"{index}{mib(FIXED_BYTES)} fixed = "
@@ -98,12 +103,14 @@ def plan_memory(
     settings: EngineSettings,
     available_bytes: int | None,
     media: MediaMemory = NO_MEDIA,
+    drafter: Callable[[MemoryPlan], DrafterMemory] | None = None,
 ) -> MemoryPlan:
     """Return the memory plan of an engine for `spec` within `available_bytes` (None: not checked).
 
     The limit of adapters is the size of `max_adapters` adapters of the largest rank, but at most
     `lora_max_bytes` and a quarter of the available memory; further adapters wait on disk. The KV
-    cache shrinks to fit unless `kv_cache_memory_mb` or `max_model_len` is set. Raises ModelError
+    cache shrinks to fit unless `kv_cache_memory_mb` or `max_model_len` is set. `drafter` returns
+    the memory of the drafter beside a plan, None without one. Raises ModelError
     with the numbers if the model does not fit.
     """
     if settings.cpu_kv_cache_memory_mb:
@@ -123,7 +130,8 @@ def plan_memory(
     def sized(blocks: int) -> MemoryPlan:
         cache = replace(one_block, blocks=blocks)
         plan = _beside_weights(spec, settings, cache, wanted_context)
-        return replace(plan, weight_bytes=weight_bytes, adapter_bytes=adapters, media=media)
+        plan = replace(plan, weight_bytes=weight_bytes, adapter_bytes=adapters, media=media)
+        return plan if drafter is None else replace(plan, drafter=drafter(plan))
 
     plan = sized(blocks)
     if available_bytes is None or plan.total_bytes <= available_bytes:
@@ -131,7 +139,8 @@ def plan_memory(
     may_shrink = settings.kv_cache_memory_mb is None and settings.max_model_len is None
     if may_shrink and one_block.size_bytes:
         excess = plan.total_bytes - available_bytes
-        fewer = blocks - _ceil(excess, one_block.size_bytes)
+        block_bytes = one_block.size_bytes + plan.drafter.cache_bytes // blocks
+        fewer = blocks - _ceil(excess, block_bytes)
         if fewer * settings.block_size >= DEFAULT_TOKENS_PER_SEQUENCE:
             return sized(fewer)
     refuse_excess(
@@ -233,8 +242,7 @@ def _beside_weights(
 def ngram_index_bytes(settings: EngineSettings, max_num_seqs: int, max_model_len: int) -> int:
     """Return the bytes of the n-gram indexes of `max_num_seqs` sequences of the maximum length, 0
     without n-gram speculation."""
-    speculates = settings.speculative_algorithm == "ngram" and not settings.no_kv_cache
-    return NGRAM_INDEX_BYTES * max_num_seqs * max_model_len if speculates else 0
+    return NGRAM_INDEX_BYTES * max_num_seqs * max_model_len if settings.speculates else 0
 
 
 def lora_bytes(spec: DecoderSpec, settings: EngineSettings, available_bytes: int | None) -> int:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from penstock.config import CPU_STEP_SIZES, StepSizes
 from penstock.runtime.adapters import RuntimeAdapters
 from penstock.runtime.media import RuntimeMedia
-from penstock.scheduler.types import StepPlan, StepResult
+from penstock.scheduler.types import DraftSource, StepPlan, StepResult
 
 
 class RuntimeInfo(msgspec.Struct, frozen=True):
@@ -32,6 +32,8 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     `max_saves_per_step`: most blocks that a step saves to the CPU KV cache.
     `state_snapshots`: number of snapshots of recurrent states; None if the model has no recurrent
     layers.
+    `drafter`: the source of draft tokens that the runtime proposes itself; None: it proposes none.
+    `max_drafts`: most draft tokens that it proposes for a sequence in a step.
     """
 
     model_id: str
@@ -47,6 +49,8 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     cpu_blocks: int = 0
     max_saves_per_step: int = 0
     state_snapshots: int | None = None
+    drafter: DraftSource | None = None
+    max_drafts: int = 0
 
 
 class Masks(Protocol):

@@ -74,8 +74,7 @@ def state_memory(spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int)
             f"block_size is {settings.block_size}; a model with recurrent layers needs a multiple"
             f" of {STATE_TILE}"
         )
-    speculates = settings.speculative_algorithm != "none" and not settings.no_kv_cache
-    draft_tokens = MAX_DRAFT_TOKENS if speculates else 0
+    draft_tokens = MAX_DRAFT_TOKENS if settings.speculates else 0
     snapshot_bytes = 4 * sum(shape.snapshot_floats for shape in shapes)
     return StateMemory(
         rows=max_num_seqs,

@@ -198,6 +198,8 @@ def plan_transcription(
     spec = model.spec
     if settings.speculative_algorithm != "none":
         raise ModelError("speculative_algorithm must be none for Whisper, which does not speculate")
+    if settings.draft_model is not None:
+        raise ModelError("draft_model must not be set for Whisper, which does not speculate")
     window = _cache_shape(spec, settings, spec.encoder.positions, 1)
     asked = settings.step_sizes(CPU_STEP_SIZES)
     rows = asked.max_num_seqs

@@ -7,13 +7,18 @@ tables) and the tokens of each row to compute. No tensors, no torch.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from penstock.dialog import Sampling
 
 NO_ADAPTER: Final = -1
+
+
+DraftSource = Literal["ngram", "draft_model", "mtp"]
+"""A source of draft tokens: earlier text of the sequence, a draft model, or the MTP heads of the
+model."""
 
 
 class MediaSpan(msgspec.Struct, frozen=True):
@@ -124,6 +129,10 @@ class Chunk(msgspec.Struct, frozen=True):
     `score_from`, `num_scores`: at `num_scores` positions from `score_from` on, all in the chunk,
     the log-probability of the next known token is requested.
     `state`: snapshots of recurrent states, in a model that has them.
+    `num_drafts`: the most draft tokens that the drafter proposes after the last token of the chunk
+    and the tokens sampled in this step. The blocks of the row have room for the keys and values of
+    all but the last of them. In a chunk that does not sample, a positive number says that drafts
+    will be asked for later, so the drafter may compute its keys and values already.
     """
 
     row: int
@@ -206,8 +215,8 @@ class StepResult(msgspec.Struct, frozen=True):
     each accepted draft token.
     `scored`: for each chunk, `num_scores` prompt tokens.
     `last_restored`: the last step whose restores are known to be complete.
-    `drafts`: for each chunk with `num_drafts` > 0, in the order of the plan, at most that many
-    tokens; a chunk may be left out.
+    `drafts`: for chunks that sample with `num_drafts` > 0, in the order of the plan, at most that
+    many tokens; a chunk may be left out.
     `draft_s`: seconds that the drafter took in this step.
     """
 

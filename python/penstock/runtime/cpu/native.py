@@ -79,6 +79,10 @@ class NativeBackend:
     def buffer_bytes(self) -> int:
         return int(self._plan.arena_bytes)
 
+    @property
+    def hidden(self) -> Floats | None:
+        return None
+
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """Run the forward pass of one step; see `Backend.logits`. Returns a view of the plan's
         memory. Steps with and without adapters or media have separate plans, which use the same

@@ -62,6 +62,10 @@ class ReferenceBackend:
     def weight_bytes(self) -> int:
         return self._decoder.weight_bytes
 
+    @property
+    def hidden(self) -> Floats | None:
+        return None
+
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """Run the forward pass of one step; see `Backend.logits`."""
         tensors: StepInputs[torch.Tensor] = as_tensors(inputs)

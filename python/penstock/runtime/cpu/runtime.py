@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
+import msgspec
+
 from penstock.runtime.adapters import RuntimeAdapters
 from penstock.runtime.backend import Backend
+from penstock.runtime.drafter import Drafter
 from penstock.runtime.media import RuntimeMedia
 from penstock.runtime.protocol import Masks, RuntimeInfo
 from penstock.runtime.row_table import RowTable
@@ -12,11 +17,20 @@ from penstock.scheduler.types import StepPlan, StepResult
 
 
 class CpuRuntime:
-    """A `Runtime` on a CPU. `rows` and `backend` must have the sizes in `info`."""
+    """A `Runtime` on a CPU. `rows` and `backend` must have the sizes in `info`. `drafter`: proposes
+    draft tokens after each step; None: the runtime proposes none."""
 
-    def __init__(self, rows: RowTable, backend: Backend, info: RuntimeInfo, report: str) -> None:
+    def __init__(
+        self,
+        rows: RowTable,
+        backend: Backend,
+        info: RuntimeInfo,
+        report: str,
+        drafter: Drafter | None = None,
+    ) -> None:
         self._rows = rows
         self._backend = backend
+        self._drafter = drafter
         self._sampler = Sampler(rows, backend)
         self._info = info
         self._report = report
@@ -55,11 +69,21 @@ class CpuRuntime:
         for append in plan.blocks:
             self._used_blocks = max(self._used_blocks, max(append.blocks, default=0) + 1)
         logits = self._backend.logits(self._rows.inputs(plan.chunks))
-        return self._sampler.finish(plan, logits, masks)
+        result = self._sampler.finish(plan, logits, masks)
+        return result if self._drafter is None else self._with_drafts(plan, result, self._drafter)
 
     def prepare(self) -> bool:
         """Allocate memory of the KV cache ahead of its use; see `Runtime.prepare`."""
         return self._backend.prepare(self._used_blocks)
 
     def close(self) -> None:
+        if self._drafter is not None:
+            self._drafter.close()
         self._backend.close()
+
+    def _with_drafts(self, plan: StepPlan, result: StepResult, drafter: Drafter) -> StepResult:
+        began = time.perf_counter()
+        hidden = self._backend.hidden if drafter.reads_hidden else None
+        drafts = drafter.propose(plan, result.sampled, hidden)
+        seconds = time.perf_counter() - began
+        return msgspec.structs.replace(result, drafts=drafts, draft_s=seconds)

@@ -1,0 +1,1 @@
+"""Drafters: models that propose draft tokens for speculative decoding."""

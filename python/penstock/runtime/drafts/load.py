@@ -1,0 +1,62 @@
+"""Opens the drafter that the settings name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import LoadedModel
+from penstock.runtime.backend import Backend
+from penstock.runtime.drafter import Drafter
+from penstock.runtime.drafts.memory import DrafterMemory
+from penstock.runtime.memory import MemoryPlan
+from penstock.runtime.row_table import RowTable
+
+
+class OpenedDrafter(Protocol):
+    """A drafter whose files have been checked, and whose weights are not packed yet."""
+
+    def memory(self, plan: MemoryPlan) -> DrafterMemory:
+        """Return the memory that the drafter needs beside a target with the sizes of `plan`."""
+        ...
+
+    def start(self, plan: MemoryPlan, rows: RowTable, backend: Backend) -> Drafter:
+        """Pack the weights and return the drafter. `rows` and `backend` are those of the target.
+        Raises ModelError if the weights cannot be read."""
+        ...
+
+
+def open_drafter(
+    files: ModelFiles, model: LoadedModel, settings: EngineSettings, home: Path | None
+) -> OpenedDrafter | None:
+    """Return the drafter that the settings name for the target `model`, None if they name none.
+
+    `files`: the files of the target. `home`: as for `start_runtime`.
+
+    Raises ModelError if the drafter is not found or does not fit the target.
+    """
+    if not settings.speculates:
+        return None
+    if settings.draft_model is not None:
+        raise ModelError("draft_model is not supported yet")
+    if settings.speculative_algorithm == "mtp":
+        raise ModelError(
+            f"{model.model_id}: speculative_algorithm is mtp, but this model has no MTP heads"
+        )
+    return None
+
+
+def refuse_drafter_on_gpu(settings: EngineSettings) -> None:
+    """Raise ModelError if the settings name a drafter, because drafters run only on a CPU."""
+    if settings.draft_model is not None:
+        raise ModelError(
+            "draft_model is set; a draft model runs only with device cpu, not on a GPU"
+        )
+    if settings.speculative_algorithm == "mtp":
+        raise ModelError(
+            "speculative_algorithm is mtp, which runs only with device cpu; on a GPU it must be"
+            " none or ngram"
+        )
