@@ -107,6 +107,8 @@ class EngineCore:
             prefix_caching=settings.enable_prefix_caching,
             no_kv_cache=settings.no_kv_cache,
             speculation=settings.speculates,
+            drafter=facts.drafter,
+            max_drafts=facts.max_drafts,
             cpu_cache=CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
             state_snapshots=facts.state_snapshots,
         )

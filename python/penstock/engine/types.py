@@ -284,7 +284,9 @@ class EngineGauges(msgspec.Struct):
     pass.
     `forced_tokens`: answer tokens that a grammar forced.
     `draft_tokens`: draft tokens that were computed.
-    `accepted_tokens`: draft tokens that were accepted.
+    `accepted_tokens`: draft tokens that were accepted. Both numbers are also given for each source:
+    n-gram lookup, the draft model and MTP heads.
+    `draft_seconds`: time that the draft model or the MTP heads took.
     `host_cache_saves`: KV blocks copied from a GPU to the CPU KV cache.
     `host_cache_restores`: KV blocks copied back to the GPU.
     `state_snapshots_used`, `state_snapshots_total`: slots for snapshots of recurrent states.
@@ -322,6 +324,13 @@ class EngineGauges(msgspec.Struct):
     forced_tokens: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    ngram_draft_tokens: int = 0
+    ngram_accepted_tokens: int = 0
+    draft_model_draft_tokens: int = 0
+    draft_model_accepted_tokens: int = 0
+    mtp_draft_tokens: int = 0
+    mtp_accepted_tokens: int = 0
+    draft_seconds: float = 0.0
     host_cache_blocks_used: int = 0
     host_cache_blocks_total: int = 0
     host_cache_saves: int = 0

@@ -1,46 +1,95 @@
-"""Proposes draft tokens for a sequence, limited by the token budget of the step and the free KV
-blocks."""
+"""Proposes draft tokens for a sequence, and asks the drafter for those of the next step, limited by
+the token budget of the step and the free KV blocks."""
 
 from __future__ import annotations
 
 from penstock.scheduler.block_cache import BlockCache
-from penstock.scheduler.ngram_speculation import (
-    MAX_DRAFT_TOKENS,
-    MIN_INDEXED_PER_ROW,
-    NgramSpeculator,
-)
+from penstock.scheduler.drafting import Drafting
+from penstock.scheduler.ngram_speculation import MAX_DRAFT_TOKENS, MIN_INDEXED_PER_ROW
 from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.speculator import Speculator
 from penstock.scheduler.step_builder import StepBuilder
 from penstock.scheduler.types import AppendBlocks
 
 
-def propose_draft_tokens(
-    sequence: Sequence, builder: StepBuilder, cache: BlockCache, num_running: int, token_cost: float
-) -> tuple[int, ...]:
-    """Return draft tokens that may follow the known tokens of `sequence`, and allocate their KV
-    blocks.
+class DraftPlanner:
+    """Plans the draft tokens of one step.
 
-    `num_running`: number of running sequences, each of which keeps room for one token in the
-    budget.
+    `num_running`: number of running sequences, each of which keeps room for one token in the budget
+    and for one KV block.
     `token_cost`: see `NgramSpeculator.propose`.
+    `drafting`: the drafter of the runtime; None without one.
+    `cost`: time to propose and verify a token of the drafter, divided by the time per token of the
+    step.
     """
-    known = len(sequence.tokens)
-    room = min(
-        builder.budget - (known - sequence.computed) - num_running,
-        sequence.known_limit - 1 - known,
-        MAX_DRAFT_TOKENS - builder.num_draft_tokens,
-    )
-    if room <= 0:
-        return ()
-    if sequence.speculator is None:
-        sequence.speculator = NgramSpeculator()
-    index_room = max(builder.index_room, MIN_INDEXED_PER_ROW)
-    builder.index_room -= sequence.speculator.index(sequence.tokens, index_room)
-    draft_tokens = sequence.speculator.propose(sequence.tokens, room, token_cost)
-    if draft_tokens and sequence.guide is not None:
-        draft_tokens = draft_tokens[: sequence.guide.follow(draft_tokens)]
-    while len(sequence.blocks) * cache.block_size < known + len(draft_tokens):
-        if cache.pool.num_free <= num_running:
-            return draft_tokens[: len(sequence.blocks) * cache.block_size - known]
-        builder.blocks.append(AppendBlocks(sequence.row, (cache.extend(sequence),)))
-    return draft_tokens
+
+    def __init__(
+        self,
+        cache: BlockCache,
+        num_running: int,
+        token_cost: float,
+        drafting: Drafting | None = None,
+        cost: float = 0.0,
+    ) -> None:
+        self._cache = cache
+        self._num_running = num_running
+        self._token_cost = token_cost
+        self._drafting = drafting
+        self._cost = cost
+        self._asked = 0
+        self._rows_left = max(num_running, 1)
+
+    def propose(self, sequence: Sequence, builder: StepBuilder) -> tuple[int, ...]:
+        """Return draft tokens that may follow the known tokens of `sequence`, and allocate their KV
+        blocks."""
+        known = len(sequence.tokens)
+        room = min(
+            builder.budget - (known - sequence.computed) - self._num_running,
+            sequence.known_limit - 1 - known,
+            MAX_DRAFT_TOKENS - builder.num_draft_tokens,
+        )
+        if room <= 0 or self._token_cost >= 1.0:
+            return ()
+        speculator = self._speculator(sequence)
+        index_room = max(builder.index_room, MIN_INDEXED_PER_ROW)
+        builder.index_room -= speculator.index(sequence.tokens, index_room)
+        draft_tokens = speculator.propose(sequence.tokens, room, self._token_cost)
+        if draft_tokens and sequence.guide is not None:
+            draft_tokens = draft_tokens[: sequence.guide.follow(draft_tokens)]
+        return draft_tokens[: self._room(sequence, builder, known + len(draft_tokens)) - known]
+
+    def ask(
+        self, sequence: Sequence, builder: StepBuilder, draft_tokens: tuple[int, ...], samples: bool
+    ) -> int:
+        """Return `Chunk.num_drafts` for the next chunk of `sequence`, which verifies `draft_tokens`
+        and `samples` or not, and allocate the KV blocks of the drafts."""
+        if self._drafting is None:
+            return 0
+        speculator = self._speculator(sequence)
+        if not samples:
+            return speculator.pays(self._drafting.max_drafts, self._cost)
+        share = -(-(MAX_DRAFT_TOKENS - self._asked) // self._rows_left)
+        self._rows_left = max(self._rows_left - 1, 1)
+        end = sequence.known + len(draft_tokens)
+        most = min(self._drafting.max_drafts, sequence.known_limit - 2 - sequence.known, share)
+        if most <= 0 or (draft_tokens and speculator.proposed == "ngram"):
+            return 0
+        wanted = speculator.wanted(most, self._cost)
+        wanted = max(0, self._room(sequence, builder, end + wanted) - end) if wanted else 0
+        self._asked += wanted
+        return wanted
+
+    def _room(self, sequence: Sequence, builder: StepBuilder, tokens: int) -> int:
+        """Allocate KV blocks for `tokens` tokens of `sequence` and return `tokens`. If too few
+        blocks are free, return for how many tokens it has blocks."""
+        cache = self._cache
+        while len(sequence.blocks) * cache.block_size < tokens:
+            if cache.pool.num_free <= self._num_running:
+                return len(sequence.blocks) * cache.block_size
+            builder.blocks.append(AppendBlocks(sequence.row, (cache.extend(sequence),)))
+        return tokens
+
+    def _speculator(self, sequence: Sequence) -> Speculator:
+        if sequence.speculator is None:
+            sequence.speculator = Speculator(self._drafting)
+        return sequence.speculator

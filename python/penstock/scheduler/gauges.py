@@ -39,6 +39,13 @@ class SchedulerGauges(msgspec.Struct):
     forced_tokens: int
     draft_tokens: int
     accepted_tokens: int
+    ngram_draft_tokens: int
+    ngram_accepted_tokens: int
+    draft_model_draft_tokens: int
+    draft_model_accepted_tokens: int
+    mtp_draft_tokens: int
+    mtp_accepted_tokens: int
+    draft_seconds: float
     host_cache_blocks_used: int
     host_cache_blocks_total: int
     host_cache_saves: int

@@ -125,6 +125,12 @@ class NgramSpeculator:
             self._skipped, length = 0, 1
         return draft[:length]
 
+    def probabilities(self, length: int) -> list[float]:
+        """Return the probability that each of the first `length` tokens of the last draft is
+        accepted."""
+        rate = self._acceptance[self._class]
+        return [rate ** (distance + 1) for distance in range(length)]
+
     def learn(self, proposed: int, accepted: int) -> None:
         """Update the acceptance rate after a step that accepted `accepted` of `proposed` draft
         tokens. Tokens after the first rejected one do not count."""

@@ -4,11 +4,12 @@ progress."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence as List
 
 from penstock.scheduler.block_cache import BlockCache
 from penstock.scheduler.sequence import FinishReason, Progress, Sequence
-from penstock.scheduler.types import Chunk, SampledToken, Scored
+from penstock.scheduler.types import Chunk, DraftSource, SampledToken, Scored
 
 
 class OutputProcessor:
@@ -21,8 +22,8 @@ class OutputProcessor:
         self.completed: dict[FinishReason, int] = {"stop": 0, "length": 0, "abort": 0, "error": 0}
         self.generated_tokens = 0
         self.forced_tokens = 0
-        self.draft_tokens = 0
-        self.accepted_tokens = 0
+        self.draft_tokens: Counter[DraftSource] = Counter()
+        self.accepted_tokens: Counter[DraftSource] = Counter()
 
     def process(
         self,
@@ -72,8 +73,8 @@ class OutputProcessor:
     def _learn(self, sequence: Sequence, proposed: int, accepted: int) -> None:
         assert sequence.speculator is not None and accepted <= proposed
         sequence.speculator.learn(proposed, accepted)
-        self.draft_tokens += proposed
-        self.accepted_tokens += accepted
+        self.draft_tokens[sequence.speculator.proposed] += proposed
+        self.accepted_tokens[sequence.speculator.proposed] += accepted
 
     def _append_token(
         self, sequence: Sequence, sampled: SampledToken, progress: list[Progress], *, last: bool

@@ -64,6 +64,10 @@ class PrefillBudget:
         own_s = self._per_token_s * rows
         return own_s / (self.fixed_s + own_s)
 
+    def step_token_s(self, rows: int) -> float:
+        """Return the seconds of a step of `rows` tokens, at least 1, divided by `rows`."""
+        return self.fixed_s / rows + self._per_token_s
+
     def observe(self, tokens: int, duration_s: float) -> None:
         """Record that a step of `tokens` tokens took `duration_s`. If it took far longer than
         expected, because the machine did something else, `_OUTLIER` times the expected duration is

@@ -11,6 +11,7 @@ from operator import attrgetter
 
 from penstock.scheduler.block_cache import BlockCache
 from penstock.scheduler.cpu_kv_cache import CpuKvCacheIndex
+from penstock.scheduler.drafting import Drafting
 from penstock.scheduler.gauges import SchedulerGauges
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.limits import QueueBound, check_scores, checked_limit, step_token_limit
@@ -21,7 +22,7 @@ from penstock.scheduler.sequence import FinishReason, NewSequence, Progress, Seq
 from penstock.scheduler.state_snapshots import StateSnapshots
 from penstock.scheduler.step_builder import StepBuilder
 from penstock.scheduler.step_planner import StepPlanner
-from penstock.scheduler.types import NO_ADAPTER, StepPlan, StepResult
+from penstock.scheduler.types import NO_ADAPTER, Chunk, DraftSource, StepPlan, StepResult
 
 
 class Scheduler:
@@ -38,7 +39,9 @@ class Scheduler:
     `max_model_len`: most tokens of a sequence.
     `max_num_batched_tokens`: most tokens of a step; see `step_token_limit`.
     `no_kv_cache`: every step recomputes the whole context of each of its sequences.
-    `speculation`: use n-gram speculative decoding.
+    `speculation`: use speculative decoding.
+    `drafter`, `max_drafts`: the source of the drafts that the runtime proposes, and the most tokens
+    of one; None without a drafter.
     `cpu_cache`: the index of the CPU KV cache, None without one.
     `secret`: the key of the prefix hash; None generates one.
     `state_snapshots`: number of snapshots of recurrent states, without which a model with recurrent
@@ -57,6 +60,8 @@ class Scheduler:
         prefix_caching: bool = True,
         no_kv_cache: bool = False,
         speculation: bool = False,
+        drafter: DraftSource | None = None,
+        max_drafts: int = 0,
         cpu_cache: CpuKvCacheIndex | None = None,
         secret: bytes | None = None,
         state_snapshots: int | None = None,
@@ -82,11 +87,15 @@ class Scheduler:
         self._step_tokens = step_token_limit(
             max_num_batched_tokens, max_model_len, no_kv_cache=no_kv_cache
         )
+        self._drafting = None
+        if drafter is not None and max_drafts > 0 and self._speculates:
+            self._drafting = Drafting(drafter, max_drafts)
         self._planner = StepPlanner(
             self._queues,
             self._step_tokens,
             keeps_cache=self._keeps_cache,
             speculates=self._speculates,
+            drafting=self._drafting,
         )
         self._output_processor = OutputProcessor(self._cache, keeps_cache=self._keeps_cache)
         self._max_model_len = max_model_len
@@ -233,10 +242,14 @@ class Scheduler:
         self._planner.prefill_budget.taken_s = 0.0
         if duration_s is not None:
             self._last_step_s = duration_s
-            self._planner.prefill_budget.observe(builder.num_tokens, duration_s)
+            own_s = max(duration_s - result.draft_s, 0.0)
+            self._planner.prefill_budget.observe(builder.num_tokens, own_s)
+        if self._drafting is not None:
+            self._drafting.observe(builder.chunks, result)
         progress: list[Progress] = []
         sampled = {row: list(group) for row, group in groupby(result.sampled, attrgetter("row"))}
         scored = {row: tuple(group) for row, group in groupby(result.scored, attrgetter("row"))}
+        drafts = {draft.row: draft.token_ids for draft in result.drafts}
         freed = False
         for sequence, chunk in zip(builder.sequences, builder.chunks, strict=True):
             sequence.finish_chunk(chunk)
@@ -245,6 +258,7 @@ class Scheduler:
             if not sequence.aborted:
                 scores = scored.get(chunk.row, ())
                 if not self._output_processor.process(sequence, chunk, own, scores, progress):
+                    _keep_drafts(sequence, chunk, len(own), drafts.get(chunk.row, ()))
                     continue
                 del self._sequences[sequence.id]
                 self._bound.leave(sequence.group)
@@ -281,8 +295,15 @@ class Scheduler:
             completed_error=output.completed["error"],
             generated_tokens=output.generated_tokens,
             forced_tokens=output.forced_tokens,
-            draft_tokens=output.draft_tokens,
-            accepted_tokens=output.accepted_tokens,
+            draft_tokens=output.draft_tokens.total(),
+            accepted_tokens=output.accepted_tokens.total(),
+            ngram_draft_tokens=output.draft_tokens["ngram"],
+            ngram_accepted_tokens=output.accepted_tokens["ngram"],
+            draft_model_draft_tokens=output.draft_tokens["draft_model"],
+            draft_model_accepted_tokens=output.accepted_tokens["draft_model"],
+            mtp_draft_tokens=output.draft_tokens["mtp"],
+            mtp_accepted_tokens=output.accepted_tokens["mtp"],
+            draft_seconds=self._drafting.seconds if self._drafting else 0.0,
             host_cache_blocks_used=cache.cpu_cache.num_used,
             host_cache_blocks_total=cache.cpu_cache.num_blocks,
             host_cache_saves=cache.cpu_cache.saved,
@@ -326,3 +347,13 @@ class Scheduler:
         sequence.arrival, sequence.arrived_at = self._arrivals, self._planner.prefilled
         self._arrivals += 1
         self._queues.waiting.append(sequence)
+
+
+def _keep_drafts(
+    sequence: Sequence, chunk: Chunk, num_sampled: int, drafts: tuple[int, ...]
+) -> None:
+    """Keep the draft tokens that follow the `num_sampled` tokens sampled after `chunk`."""
+    assert len(drafts) <= chunk.num_drafts, "drafts that the plan did not ask for"
+    if drafts and sequence.speculator is not None:
+        after = chunk.start + chunk.length + num_sampled
+        sequence.speculator.keep(drafts, sequence.tokens, after)

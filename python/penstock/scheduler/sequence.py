@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.dialog import Sampling
 from penstock.scheduler.guide import Guide
-from penstock.scheduler.ngram_speculation import NgramSpeculator
+from penstock.scheduler.speculator import Speculator
 from penstock.scheduler.types import NO_ADAPTER, Admit, Chunk, MediaRun, MediaSpan, Scored
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -148,7 +148,7 @@ class Sequence:
     aborted: bool = False
     decoding: bool = False
     guide: Guide | None = None
-    speculator: NgramSpeculator | None = None
+    speculator: Speculator | None = None
     unreported: list[int] = field(default_factory=list)
     unsent: int = 0
 

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from penstock.scheduler.ngram_speculation import MAX_INDEXED_PER_STEP
 from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.state_saves import StateSaves
 from penstock.scheduler.types import NO_SNAPSHOTS, Admit, AppendBlocks, AppendTokens, Chunk
+
+
+class DraftRequests(Protocol):
+    """Asks the drafter of the runtime for draft tokens."""
+
+    def ask(
+        self, sequence: Sequence, builder: StepBuilder, draft_tokens: tuple[int, ...], samples: bool
+    ) -> int:
+        """Return `Chunk.num_drafts` for the next chunk of `sequence`, which verifies `draft_tokens`
+        and `samples` or not, and allocate the KV blocks of the drafts."""
+        ...
 
 
 @dataclass(slots=True)
@@ -23,11 +35,13 @@ class StepBuilder:
     `index_room`: tokens that n-gram speculation may still index.
     `awaits`: the step whose restores must be complete before this step starts.
     `saves`: plans the snapshots of recurrent states; None without snapshots.
+    `drafts`: asks for drafts; None if the step has none.
     """
 
     budget: int
     prefill_budget: int
     saves: StateSaves | None = None
+    drafts: DraftRequests | None = None
     step: int = 0
     whole_budget: int = 0
     chunks: list[Chunk] = field(default_factory=list)
@@ -48,7 +62,8 @@ class StepBuilder:
         self, sequence: Sequence, length: int, draft_tokens: tuple[int, ...] = ()
     ) -> None:
         """Add the next `length` tokens of `sequence`, followed by `draft_tokens`. The chunk samples
-        if it ends at the last known token and completes all requested scores."""
+        if it ends at the last known token and completes all requested scores. Ask the drafter for
+        the drafts of the next step."""
         if sequence.unsent:
             unsent = tuple(sequence.tokens[-sequence.unsent :])
             self.forced.append(AppendTokens(sequence.row, unsent))
@@ -60,6 +75,9 @@ class StepBuilder:
         complete = end == sequence.known and scores == sequence.unscored
         samples = complete and end < sequence.known_limit
         assert samples or not draft_tokens
+        num_drafts = 0
+        if self.drafts is not None and (samples or not complete):
+            num_drafts = self.drafts.ask(sequence, self, draft_tokens, samples)
         self.chunks.append(
             Chunk(
                 row=sequence.row,
@@ -70,6 +88,7 @@ class StepBuilder:
                 score_from=first if scores else 0,
                 num_scores=scores,
                 state=NO_SNAPSHOTS if self.saves is None else self.saves.use(sequence, length),
+                num_drafts=num_drafts,
             )
         )
         self.score_room -= scores

@@ -11,7 +11,8 @@ from heapq import merge
 from itertools import islice
 from operator import attrgetter
 
-from penstock.scheduler.draft_tokens import propose_draft_tokens
+from penstock.scheduler.draft_tokens import DraftPlanner
+from penstock.scheduler.drafting import Drafting
 from penstock.scheduler.ngram_speculation import MAX_DRAFT_TOKENS
 from penstock.scheduler.prefill import PrefillShares, due
 from penstock.scheduler.prefill_budget import PrefillBudget
@@ -26,10 +27,17 @@ class StepPlanner:
 
     `keeps_cache`: False if each step recomputes the whole context of each of its sequences.
     `speculates`: propose draft tokens if they pay.
+    `drafting`: the drafter of the runtime; None without one.
     """
 
     def __init__(
-        self, queues: SequenceQueues, budget: int, *, keeps_cache: bool, speculates: bool
+        self,
+        queues: SequenceQueues,
+        budget: int,
+        *,
+        keeps_cache: bool,
+        speculates: bool,
+        drafting: Drafting | None = None,
     ) -> None:
         self._queues = queues
         snapshots = queues.cache.snapshots
@@ -37,6 +45,7 @@ class StepPlanner:
         self._budget = budget
         self._keeps_cache = keeps_cache
         self._speculates = speculates
+        self._drafting = drafting
         self.prefill_budget = PrefillBudget(min_share=queues.cache.block_size)
         self.prefilled = 0
         """Prefill tokens planned so far."""
@@ -44,11 +53,12 @@ class StepPlanner:
     def build(self) -> StepBuilder | None:
         """Return the next step. If there is nothing to compute, return None and change nothing."""
         queues = self._queues
-        builder = StepBuilder(self._budget, self._budget, self._saves)
+        drafts = self._draft_planner()
+        builder = StepBuilder(self._budget, self._budget, self._saves, drafts)
         if self._keeps_cache:
             _, reserved = self._next_whole_span()
             builder.budget -= reserved
-            self._plan_decodes(builder)
+            self._plan_decodes(builder, drafts)
             builder.budget += reserved
         decodes = len(builder.chunks)
         if decodes > 0:
@@ -67,14 +77,11 @@ class StepPlanner:
             builder.add_prefill(continuing[0], builder.prefill_budget)
         return builder if builder.chunks else None
 
-    def _plan_decodes(self, builder: StepBuilder) -> None:
+    def _plan_decodes(self, builder: StepBuilder, drafts: DraftPlanner | None) -> None:
         """Add the missing tokens of each sequence that decodes: the last sampled token, the tokens
         forced after it, and draft tokens."""
         queues = self._queues
         position = 0
-        token_cost = (
-            self.prefill_budget.token_cost(len(queues.running)) if self._may_speculate() else 1.0
-        )
         while position < len(queues.running) and builder.budget > 0:
             sequence = queues.running[position]
             missing = sequence.missing
@@ -82,12 +89,23 @@ class StepPlanner:
             if samples and queues.grow(sequence, builder):
                 length = min(missing, builder.budget)
                 draft_tokens: tuple[int, ...] = ()
-                if token_cost < 1.0 and length == missing:
-                    draft_tokens = propose_draft_tokens(
-                        sequence, builder, queues.cache, len(queues.running), token_cost
-                    )
+                if drafts is not None and length == missing:
+                    draft_tokens = drafts.propose(sequence, builder)
                 builder.add_chunk(sequence, length, draft_tokens)
             position += 1
+
+    def _draft_planner(self) -> DraftPlanner | None:
+        """Return the planner of the draft tokens of the next step, None if it has none."""
+        if not self._may_speculate():
+            return None
+        cache, rows, costs = self._queues.cache, len(self._queues.running), self.prefill_budget
+        if self._drafting is None or costs.per_token_s <= 0.0:
+            return DraftPlanner(cache, rows, costs.token_cost(rows))
+        # The first prompt makes the first row.
+        decodes = max(rows, 1)
+        draft_cost = self._drafting.token_s(decodes) / costs.step_token_s(decodes)
+        cost = costs.token_cost(decodes) + draft_cost
+        return DraftPlanner(cache, rows, costs.token_cost(rows), self._drafting, cost)
 
     def _may_speculate(self) -> bool:
         """Return whether the step may have draft tokens. They share the logits rows of a step with

@@ -1,0 +1,58 @@
+"""What the scheduler knows about the drafter of the runtime: acceptance rates and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.scheduler.acceptance import rates_of_engine
+from penstock.scheduler.types import Chunk, DraftSource, StepResult
+
+_WEIGHT: Final = 1 / 8
+_OUTLIER: Final = 4.0
+_LONGEST_DECODE: Final = 16
+"""A step with a longer chunk computes a prompt, so its time says nothing about drafts."""
+
+
+class Drafting:
+    """The drafter of the runtime, over all sequences.
+
+    `source`: the source of its draft tokens.
+    `max_drafts`: most tokens that it proposes for a sequence in a step.
+    `seconds`: the time that it has taken so far.
+    """
+
+    def __init__(self, source: DraftSource, max_drafts: int) -> None:
+        self.source: DraftSource = source
+        self.max_drafts = max_drafts
+        self.acceptance = rates_of_engine(max_drafts)
+        self.seconds = 0.0
+        self._token_s: dict[int, float] = {}
+
+    def observe(self, chunks: Iterable[Chunk], result: StepResult) -> None:
+        """Record the drafter's time in a step with these `chunks`."""
+        self.seconds += result.draft_s
+        drafted = sum(len(draft.token_ids) for draft in result.drafts)
+        if not drafted or any(chunk.length > _LONGEST_DECODE for chunk in chunks):
+            return
+        size, token_s = _size(len(result.drafts)), result.draft_s / drafted
+        before = self._token_s.get(size)
+        if before is None:
+            self._token_s[size] = token_s
+        else:
+            token_s = min(token_s, _OUTLIER * before)
+            self._token_s[size] = before + _WEIGHT * (token_s - before)
+
+    def token_s(self, rows: int) -> float:
+        """Return the seconds that the drafter takes per draft token in a step with `rows` drafts: 0
+        if unknown, so that the first drafts are measured. Of sizes that were not measured, the
+        closest one that was counts."""
+        if not self._token_s:
+            return 0.0
+        size = _size(rows)
+        return self._token_s[min(self._token_s, key=lambda known: (abs(known - size), known))]
+
+
+def _size(rows: int) -> int:
+    """Return the class of step sizes that `rows` belongs to: 1, 2 to 3, 4 to 7, ..."""
+    return rows.bit_length()
