@@ -12,6 +12,7 @@ from functools import partial
 from hashlib import blake2b
 from itertools import pairwise
 
+from fake_drafts import FakeDrafter
 from fake_states import FakeStates
 
 from penstock.dialog import Sampling
@@ -19,6 +20,7 @@ from penstock.scheduler import (
     MAX_DRAFT_TOKENS,
     Chunk,
     CpuKvCacheIndex,
+    Draft,
     MediaRun,
     MediaSpan,
     NewSequence,
@@ -154,7 +156,9 @@ class FakeRuntime:
         forgets: bool = False,
         vocab: int = VOCAB,
         states: FakeStates | None = None,
+        drafter: FakeDrafter | None = None,
     ) -> None:
+        self.drafter = drafter
         self.states = states
         self.cache: list[list[bytes | None]] = [[None] * block_size for _ in range(num_blocks)]
         self.block_size = block_size
@@ -220,7 +224,7 @@ class FakeRuntime:
         states = [self._compute(chunk, written) for chunk in plan.chunks]
         for (block, offset), state in written.items():
             self.cache[block][offset] = state
-        sampled, scored, num_logits = [], [], 0
+        sampled, scored, drafts, num_logits = [], [], [], 0
         for chunk, after in zip(plan.chunks, states, strict=True):
             row = self.rows[chunk.row]
             complete = chunk.start + chunk.length == len(row.tokens)
@@ -240,9 +244,30 @@ class FakeRuntime:
                 )
                 if chunk.draft_tokens[place : place + 1] != (row.tokens[-1],):
                     break
+            if chunk.samples and chunk.num_drafts and self.drafter is not None:
+                drafts.append(self._draft(self.drafter, chunk, state))
+            assert self.drafter is not None or not chunk.num_drafts
         assert num_logits <= self.max_logits
         last_restored = self.pending_copies[0][0] - 1 if self.pending_copies else plan.step
-        return StepResult(plan.step, tuple(sampled), tuple(scored), last_restored)
+        draft_s = self.drafter.token_s * len(drafts) if self.drafter else 0.0
+        return StepResult(
+            plan.step, tuple(sampled), tuple(scored), last_restored, tuple(drafts), draft_s
+        )
+
+    def _draft(self, drafter: FakeDrafter, chunk: Chunk, state: bytes) -> Draft:
+        """Draft after the last token of a row, which was sampled in `state`."""
+        row = self.rows[chunk.row]
+
+        def right(count: int) -> list[int]:
+            tokens, after = [row.tokens[-1]], state
+            for _ in range(count):
+                after = digest(after, tokens[-1])
+                tokens.append(self._draw(after, tokens[-1]))
+            return tokens[1:]
+
+        places = len(row.tokens) + chunk.num_drafts - 1
+        assert places <= len(row.blocks) * self.block_size, "no blocks for the drafts"
+        return drafter.propose(chunk, len(row.tokens), right)
 
     def _draw(self, state: bytes, before: int) -> int:
         return token_of(state, self.vocab) if self.next_token is None else self.next_token(before)
@@ -293,6 +318,8 @@ class Harness:
     max_saves_per_step: int = 100
     state_snapshots: int | None = None
     state_tile: int = 0
+    max_drafts: int = 0
+    wrong_every: int = 0
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(
@@ -308,7 +335,10 @@ class Harness:
             cpu_cache=CpuKvCacheIndex(self.cpu_blocks, self.max_saves_per_step),
             secret=b"test",
             state_snapshots=self.state_snapshots,
+            drafter="draft_model" if self.max_drafts else None,
+            max_drafts=self.max_drafts,
         )
+        self.drafter = FakeDrafter(self.max_drafts, self.wrong_every)
         budget = max(self.max_num_batched_tokens, self.max_model_len if self.no_kv_cache else 0)
         self.runtime = FakeRuntime(
             self.num_blocks,
@@ -318,6 +348,7 @@ class Harness:
             forgets=self.no_kv_cache,
             vocab=self.vocab,
             states=self._states(),
+            drafter=self.drafter if self.max_drafts else None,
         )
         self.answers: dict[str, list[int]] = {}
         self.finishes: dict[str, str] = {}
@@ -371,8 +402,18 @@ class Harness:
             self.commit(plan)
         return plan
 
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Execute the plan that the scheduler returned last, and check the origin of its drafts."""
+        builder = self.scheduler._in_flight
+        if self.max_drafts and builder is not None:
+            for sequence, chunk in zip(builder.sequences, builder.chunks, strict=True):
+                speculator = sequence.speculator
+                if chunk.draft_tokens and speculator and speculator.proposed != "ngram":
+                    self.drafter.check(chunk)
+        return self.runtime.execute(plan)
+
     def commit(self, plan: StepPlan, duration_s: float | None = None) -> None:
-        self.take(self.runtime.execute(plan), duration_s)
+        self.take(self.execute(plan), duration_s)
 
     def take(self, result: StepResult, duration_s: float | None = None) -> None:
         """Commit the result of a step."""

@@ -28,6 +28,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         vocab=st.sampled_from([50, 4, 3]),
         cpu_blocks=st.sampled_from([0, 2, 5, 30]),
         max_saves_per_step=st.sampled_from([1, 3, 100]),
+        max_drafts=st.sampled_from([0, 1, 4, 15]),
+        wrong_every=st.sampled_from([0, 1, 2, 7]),
     )
     def start(self, num_blocks: int, block_size: int, **options: object) -> None:
         self.harness = Harness(
@@ -163,7 +165,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def execute(self, plan: StepPlan | None) -> None:
         """Execute a step when it is planned; it is committed later."""
         if plan is not None:
-            self.in_flight.append((plan, self.harness.runtime.execute(plan)))
+            self.in_flight.append((plan, self.harness.execute(plan)))
 
     def finish_step(self) -> None:
         """Commit a step with a time in which a token costs a fifth of the fixed part."""
