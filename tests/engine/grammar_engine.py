@@ -64,7 +64,7 @@ def core_of(
     if num_blocks is not None:
         assert isinstance(runtime, CpuRuntime)
         fewer = replace(runtime.info, cache_blocks=num_blocks)
-        runtime = CpuRuntime(runtime._rows, runtime._backend, fewer, "")
+        runtime = CpuRuntime(runtime._rows, runtime._backend, fewer, "", runtime._drafter)
     return EngineCore.for_runtime(
         runtime, replace(_settings(Path(runtime.info.model_id)), **options)
     )

@@ -131,6 +131,8 @@ def scheduler_of(runtime: Any, **options: Any) -> Scheduler:
         "max_num_batched_tokens": facts.max_model_len,
         "cpu_cache": CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
         "state_snapshots": facts.state_snapshots,
+        "drafter": facts.drafter,
+        "max_drafts": facts.max_drafts,
     }
     return Scheduler(**(sizes | options))
 

@@ -6,12 +6,21 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from grammar_engine import core_of, regex, schema, start_model, tokenizer_and_vocabulary
+from grammar_engine import (
+    VOCAB,
+    core_of,
+    regex,
+    schema,
+    start_model,
+    tokenizer_and_vocabulary,
+)
 
 from penstock.dialog import Sampling
+from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenDelta, TokenRequest
 from penstock.runtime import CpuRuntime
 from penstock.scheduler.prefill_budget import PrefillBudget
+from tests.support.checkpoints.small_llama import write_small_llama
 from tests.support.checkpoints.tiny_tokenizer import IM_END
 
 _, VOCABULARY = tokenizer_and_vocabulary()
@@ -56,10 +65,11 @@ def requests() -> list[TokenRequest]:
 
 
 def answers(
-    runtime: CpuRuntime, wanted: list[TokenRequest], **options: int | bool
+    runtime: CpuRuntime | EngineCore, wanted: list[TokenRequest], **options: int | bool
 ) -> tuple[dict[str, list[TokenDelta]], int]:
-    """Return the tokens of each request and the number of accepted draft tokens."""
-    core = core_of(runtime, **options)
+    """Return the tokens of each request and the number of accepted draft tokens. `options`: of a
+    new engine over a runtime."""
+    core = runtime if isinstance(runtime, EngineCore) else core_of(runtime, **options)
     core.set_tokenizer(VOCABULARY)
     found: dict[str, list[TokenDelta]] = {request.id: [] for request in wanted}
     for request in wanted:
@@ -71,6 +81,19 @@ def answers(
             found[chunk.id] += chunk.tokens
             open_requests -= chunk.finish is not None
     return found, core.gauges().accepted_tokens
+
+
+@pytest.fixture(scope="module", params=["the same", "another"])
+def drafted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CpuRuntime]:
+    """The model with a draft model, which is the same model or another random one."""
+    folder = tmp_path_factory.mktemp("models")
+    seed = 0 if request.param == "the same" else 1
+    draft = write_small_llama(folder / "draft", seed, vocab=VOCAB)
+    started = start_model(folder / "small", draft_model=str(draft))
+    yield started
+    started.close()
 
 
 @pytest.mark.parametrize(
@@ -88,3 +111,24 @@ def test_speculation_changes_no_answer(
     assert accepted > 100
     for id, tokens in plain.items():
         assert speculated[id] == tokens, id
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_num_batched_tokens": 20}, {"num_blocks": 25}, {"max_num_seqs": 2}],
+    ids=["batched", "chunked", "preempted", "by twos"],
+)
+def test_a_draft_model_changes_no_answer(
+    drafted: CpuRuntime, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
+) -> None:
+    plain, _ = answers(drafted, requests(), enable_prefix_caching=False)
+    monkeypatch.setattr(PrefillBudget, "token_cost", lambda self, rows: 0.05)
+    monkeypatch.setattr(PrefillBudget, "step_token_s", lambda self, rows: 1e6)
+    core = core_of(drafted, draft_model="draft", **options)
+    for _ in range(2):  # the second time with prefixes in the cache
+        speculated, _ = answers(core, requests())
+        for id, tokens in plain.items():
+            assert speculated[id] == tokens, id
+    gauges = core.gauges()
+    assert gauges.draft_model_draft_tokens > 100
+    assert gauges.draft_seconds > 0.0

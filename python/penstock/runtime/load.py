@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,40 +9,34 @@ from penstock.base.errors import ModelError
 from penstock.base.resources import available_bytes
 from penstock.config import EngineSettings, Environment, read_environment
 from penstock.models.decoder.decoder import Progress
-from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.embedding.rerankers import is_reranker, load_reranker
-from penstock.models.families.registry import hf_names
-from penstock.models.hub.folder_files import weight_names
 from penstock.models.hub.hub_access import hub_access_of
-from penstock.models.hub.model_files import ModelFiles, gguf_parts
+from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import resolve_model
 from penstock.models.loader.image_embedder import is_image_embedder, load_image_embedder
 from penstock.models.loader.model_loader import (
     LoadedEmbedder,
-    LoadedModel,
     load_embedder,
     load_model,
 )
 from penstock.models.loader.text_tower import has_text_tower, load_text_tower
 from penstock.models.whisper.loader import load_whisper
-from penstock.runtime.backend import Backend
 from penstock.runtime.cpu.embedding import EmbeddingRuntime, NativeEmbedding
 from penstock.runtime.cpu.image_embedding import ImageAndTextEmbedding, ImageEmbedding
-from penstock.runtime.cpu.isa_selection import select_isas
-from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
+from penstock.runtime.cpu.start_backend import start_backend
 from penstock.runtime.cpu.transcription import start_native_transcription
 from penstock.runtime.device_choice import choose_device, rank_devices
 from penstock.runtime.drafts.load import open_drafter, refuse_drafter_on_gpu
 from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
-from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
+from penstock.runtime.memory import plan_memory, warn_of_short_context
 from penstock.runtime.own_adapters import with_own_adapters
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.state_rows import StateTable
 from penstock.runtime.transcription import TranscriptionRuntime
+from penstock.runtime.weight_bytes import file_bytes, weight_bytes
 from penstock.runtime.weight_quantization import integer_bits, refuse_for_vectors, refuse_on_cpu
 
 
@@ -120,7 +113,7 @@ def _text_embedding(
     available: int | None,
     progress: Progress | None,
 ) -> NativeEmbedding:
-    packed_bytes = _file_bytes(files) + model.extra_bytes
+    packed_bytes = file_bytes(files) + model.extra_bytes
     return NativeEmbedding(model, packed_bytes, settings, available, progress)
 
 
@@ -192,7 +185,7 @@ def start_runtime(
     sizes_of = None if drafts is None else drafts.memory
     memory = plan_memory(model.spec, packed_bytes, settings, available, media, sizes_of)
     warn_of_short_context(model.spec, settings, memory)
-    backend, arithmetic = _backend(model, memory, settings, progress, home)
+    backend, arithmetic = start_backend(model, memory, settings, progress, home)
     table = None
     if backend.media is not None:
         table = MediaTable(
@@ -227,38 +220,3 @@ def start_runtime(
     )
     report = taken.formula() + model.load_note
     return CpuRuntime(rows, backend, info, report, drafter)
-
-
-def _backend(
-    model: LoadedModel,
-    memory: MemoryPlan,
-    settings: EngineSettings,
-    progress: Progress | None,
-    home: Path | None,
-) -> tuple[Backend, str]:
-    """Return the backend that the settings choose, and the name of its arithmetic."""
-    if settings.kernel_backend == "reference":
-        # Importing torch takes two seconds; only the reference kernels need it.
-        from penstock.runtime.cpu.reference import ReferenceBackend
-
-        return ReferenceBackend(model, memory, settings, progress), "reference"
-    isas = select_isas(model, memory.cache, settings, home or read_environment().home)
-    return NativeBackend(model, memory, settings, progress, isas), isas.arithmetic
-
-
-def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings) -> int:
-    """Return the bytes of the packed weights on a CPU: 4 bytes per weight for dtype f32, else the
-    size of the files."""
-    if settings.dtype == "f32":
-        shapes = expected_shapes(hf_names(spec), spec)
-        return 4 * sum(map(math.prod, shapes.values()))
-    return _file_bytes(files)
-
-
-def _file_bytes(files: ModelFiles) -> int:
-    """Return the bytes of the files that contain weights. A folder may contain other files too."""
-    if files.kind == "gguf":
-        parts = gguf_parts(files.path)
-    else:
-        parts = [files.path / name for name in weight_names(files.path)]
-    return sum(part.stat().st_size for part in parts)

@@ -195,6 +195,28 @@ class RowTable:
         """Return the known tokens of `row` at positions begin + 1 to begin + count."""
         return self._tokens[row, begin + 1 : begin + 1 + count]
 
+    def num_known(self, row: int) -> int:
+        """Return the number of known tokens of `row`."""
+        return int(self._known[row])
+
+    def tokens_at(self, token_rows: Index, positions: Ints) -> Ints:
+        """Return the token at each of `positions` [T] of `token_rows` [T]."""
+        return self._tokens[token_rows, positions]
+
+    def slots_at(self, token_rows: Index, positions: Ints) -> Ints:
+        """Return the KV slot of each of `positions` [T] of `token_rows` [T]."""
+        return self._first_slots[token_rows, positions // self._block_size] + positions
+
+    def block_tables(self, rows: Index, longest_context: int) -> Ints:
+        """Return the block tables of `rows`, as wide as a context of `longest_context` tokens."""
+        return self._tables[rows, : -(-longest_context // self._block_size)]
+
+    def put_ahead(self, rows: list[int], ahead: Index, token_ids: Ints) -> None:
+        """Write the token `token_ids[i]` after the known tokens of `rows[i]` and `ahead[i]` further
+        ones, where content is undefined."""
+        index = np.array(rows, np.intp)
+        self._tokens[index, self._known[index] + ahead] = token_ids
+
     def adapter_slots(self, rows: list[int]) -> Ints:
         """Return the adapter slot of each of `rows`, negative for none."""
         return self._adapter_slots[rows]
@@ -295,11 +317,10 @@ class RowTable:
         states: StateRows[Ints] | None,
     ) -> StepInputs[Ints]:
         token_adapters, sample_adapters = (None, None) if adapters is None else adapters
-        first_slots = self._first_slots[token_rows, positions // self._block_size]
         return StepInputs(
-            tokens=self._tokens[token_rows, positions],
+            tokens=self.tokens_at(token_rows, positions),
             positions=rope_positions,
-            slots=first_slots + positions,
+            slots=self.slots_at(token_rows, positions),
             query_starts=query_starts,
             context_lens=context_lens,
             block_tables=self._step_tables(int(context_lens.max())),
@@ -321,7 +342,7 @@ class RowTable:
     def _step_tables(self, longest_context: int) -> Ints:
         step, width = self._step, -(-longest_context // self._block_size)
         if step.tables is None or step.tables.shape[1] != width:
-            step.tables = self._tables[step.index, :width]
+            step.tables = self.block_tables(step.index, longest_context)
         return step.tables
 
     def _sampling_of(self, rows: list[int]) -> _SampledRows:

@@ -1,4 +1,4 @@
-"""What the scheduler knows about the drafter of the runtime: acceptance rates and costs."""
+"""The drafter of the runtime as the scheduler knows it: its acceptance rates and its costs."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Drafting:
 
     def token_s(self, rows: int) -> float:
         """Return the seconds that the drafter takes per draft token in a step with `rows` drafts: 0
-        if unknown, so that the first drafts are measured. Of sizes that were not measured, the
-        closest one that was counts."""
+        if unknown, so that the first drafts are measured. A size that was not measured has the time
+        of the closest one that was."""
         if not self._token_s:
             return 0.0
         size = _size(rows)

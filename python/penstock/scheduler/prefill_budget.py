@@ -65,7 +65,8 @@ class PrefillBudget:
         return own_s / (self.fixed_s + own_s)
 
     def step_token_s(self, rows: int) -> float:
-        """Return the seconds of a step of `rows` tokens, at least 1, divided by `rows`."""
+        """Return the seconds of a step of `rows` tokens, at least 1, divided by `rows`. Call this
+        only if `token_cost` is below 1."""
         return self.fixed_s / rows + self._per_token_s
 
     def observe(self, tokens: int, duration_s: float) -> None:

@@ -99,12 +99,11 @@ class StepPlanner:
         if not self._may_speculate():
             return None
         cache, rows, costs = self._queues.cache, len(self._queues.running), self.prefill_budget
-        if self._drafting is None or costs.per_token_s <= 0.0:
+        decodes = max(rows, 1)  # the first prompt makes the first row
+        cost = costs.token_cost(decodes)
+        if self._drafting is None or cost >= 1.0:
             return DraftPlanner(cache, rows, costs.token_cost(rows))
-        # The first prompt makes the first row.
-        decodes = max(rows, 1)
-        draft_cost = self._drafting.token_s(decodes) / costs.step_token_s(decodes)
-        cost = costs.token_cost(decodes) + draft_cost
+        cost += self._drafting.token_s(decodes) / costs.step_token_s(decodes)
         return DraftPlanner(cache, rows, costs.token_cost(rows), self._drafting, cost)
 
     def _may_speculate(self) -> bool:

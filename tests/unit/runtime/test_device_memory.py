@@ -17,7 +17,7 @@ from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.tensor_parallel import shard_spec
 from penstock.runtime.gpu.memory import DeviceMemoryPlan, plan_device_memory
-from penstock.runtime.load import weight_bytes
+from penstock.runtime.weight_bytes import weight_bytes
 from penstock.scheduler import MAX_DRAFT_TOKENS, NGRAM_INDEX_BYTES
 from tests.support.checkpoints.sparse_checkpoints import (
     parameters,

@@ -42,16 +42,18 @@ class NativeBackend:
         settings: EngineSettings,
         progress: Progress | None = None,
         isas: IsaSelection | None = None,
+        pool: Pool | None = None,
     ) -> None:
-        """Pack the weights and record the plans. `isas`: None for the widest ISA of the CPU."""
+        """Pack the weights and record the plans. `isas`: None for the widest ISA of the CPU.
+        `pool`: the threads of another backend, with which it takes turns; None: its own."""
         check_block_size(settings.block_size)
         for size in {size for size in model.spec.caches if size is not None}:
             check_head_dim(model.model_id, size.key_dim)
             check_head_dim(model.model_id, size.value_dim)
-        pool = Pool(settings.threads or available_cores())
-        self._ops = NativeOps.eager(pool, isas)
-        self._pool = KvCache(memory.cache)
-        self.caches = self._pool.caches
+        self.pool = pool or Pool(settings.threads or available_cores())
+        self._ops = NativeOps.eager(self.pool, isas)
+        self._kv_cache = KvCache(memory.cache)
+        self.caches = self._kv_cache.caches
         self.states = StateCache(model.spec.states, memory.states).states
         try:
             self._decoder: Decoder[Any] = Decoder(
@@ -112,12 +114,12 @@ class NativeBackend:
 
     def prepare(self, used_blocks: int) -> bool:
         """Allocate memory of the KV cache ahead of its use; see `Backend.prepare`."""
-        return self._pool.prepare(used_blocks)
+        return self._kv_cache.prepare(used_blocks)
 
     def close(self) -> None:
         """Release the plans, which hold the weights and the KV cache."""
         del self._plan, self._adapter_plan, self._media_plans
-        del self._decoder, self.adapters, self.media, self._pool
+        del self._decoder, self.adapters, self.media, self._kv_cache
         self.caches, self.states = [], []
 
     def _record(

@@ -12,6 +12,7 @@ from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.backend import Backend
 from penstock.runtime.drafter import Drafter
 from penstock.runtime.drafts.memory import DrafterMemory
+from penstock.runtime.drafts.open_draft_model import open_draft_model
 from penstock.runtime.memory import MemoryPlan
 from penstock.runtime.row_table import RowTable
 
@@ -41,7 +42,7 @@ def open_drafter(
     if not settings.speculates:
         return None
     if settings.draft_model is not None:
-        raise ModelError("draft_model is not supported yet")
+        return open_draft_model(settings.draft_model, files, model, settings, home)
     if settings.speculative_algorithm == "mtp":
         raise ModelError(
             f"{model.model_id}: speculative_algorithm is mtp, but this model has no MTP heads"

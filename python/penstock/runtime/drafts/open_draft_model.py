@@ -1,0 +1,105 @@
+"""Opens and starts the draft model that the settings name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings, read_environment
+from penstock.models.hub.hub_access import hub_access_of
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.hub.sources import resolve_model
+from penstock.models.loader.model_loader import LoadedModel, load_model
+from penstock.runtime.backend import Backend
+from penstock.runtime.cpu.native import NativeBackend
+from penstock.runtime.cpu.start_backend import start_backend
+from penstock.runtime.drafts.draft_model import DraftModel
+from penstock.runtime.drafts.memory import NO_DRAFTER, DrafterMemory
+from penstock.runtime.drafts.vocabulary import check_vocabulary
+from penstock.runtime.media_memory import NO_MEDIA
+from penstock.runtime.memory import MemoryPlan, buffer_bytes
+from penstock.runtime.row_table import RowTable
+from penstock.runtime.state_memory import NO_STATES
+from penstock.runtime.weight_bytes import weight_bytes
+from penstock.runtime.weight_quantization import integer_bits
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedDraftModel:
+    """A draft model that fits its target.
+
+    `settings`: the settings of the engine without LoRA.
+    `packed_bytes`: the bytes of its packed weights.
+    `target_vocab`: rows of the embedding of the target.
+    `home`: as for `start_runtime`.
+    """
+
+    model: LoadedModel
+    settings: EngineSettings
+    packed_bytes: int
+    target_vocab: int
+    home: Path | None
+
+    def memory(self, plan: MemoryPlan) -> DrafterMemory:
+        """Return the memory that the draft model needs beside a target with the sizes of `plan`."""
+        spec = self.model.spec
+        sizes = plan.step_tokens, plan.sizes.max_num_seqs, self._context(plan)
+        return DrafterMemory(
+            weight_bytes=self.packed_bytes,
+            cache=replace(plan.cache, layers=spec.caches),
+            buffer_bytes=buffer_bytes(spec, *sizes),
+        )
+
+    def start(self, plan: MemoryPlan, rows: RowTable, backend: Backend) -> DraftModel:
+        """Pack the weights and return the drafter; see `OpenedDrafter.start`. It uses the threads
+        of the target."""
+        own = plan.drafter
+        assert own.cache is not None
+        memory = replace(
+            plan,
+            weight_bytes=own.weight_bytes,
+            cache=own.cache,
+            buffer_bytes=own.buffer_bytes,
+            max_model_len=self._context(plan),
+            adapter_bytes=0,
+            media=NO_MEDIA,
+            states=NO_STATES,
+            drafter=NO_DRAFTER,
+        )
+        pool = backend.pool if isinstance(backend, NativeBackend) else None
+        started, _ = start_backend(self.model, memory, self.settings, None, self.home, pool)
+        vocab_sizes = self.target_vocab, self.model.spec.vocab_size
+        return DraftModel(rows, started, memory, vocab_sizes)
+
+    def _context(self, plan: MemoryPlan) -> int:
+        return min(plan.max_model_len, self.model.spec.max_model_len)
+
+
+def open_draft_model(
+    name: str, files: ModelFiles, model: LoadedModel, settings: EngineSettings, home: Path | None
+) -> OpenedDraftModel:
+    """Return the draft model `name` for the target `model`, whose files are `files`.
+
+    Raises ModelError if it is not found, cannot be read, has recurrent layers or has another
+    vocabulary.
+    """
+    environment = read_environment()
+    access = hub_access_of(environment)
+    draft_files = resolve_model(name, home or environment.home, access)
+    draft = load_model(draft_files, settings.dtype, bits=integer_bits(settings))
+    if draft.spec.is_recurrent:
+        raise ModelError(
+            f"draft_model {draft.model_id}: it has recurrent layers, whose state cannot go back to"
+            " an earlier token; a draft model must have only attention layers"
+        )
+    check_vocabulary(files, model.spec.vocab_size, draft_files, draft.spec.vocab_size)
+    return OpenedDraftModel(
+        model=replace(draft, media_spec=None, media=()),
+        settings=msgspec.structs.replace(settings, lora=None),
+        packed_bytes=weight_bytes(draft_files, draft.spec, settings) + draft.extra_bytes,
+        target_vocab=model.spec.vocab_size,
+        home=home,
+    )
