@@ -50,7 +50,7 @@ class ComputedTokens:
                 # The blocks before the first chunk come from the prefix cache; the others are new.
                 first_new = -(-chunk.start // self._block_size)
                 self._of_block[own.blocks[first_new:]] = 0
-                own.computed = self._count(own.blocks)
+                own.computed = self._count(own.blocks, 0)
 
     def confirm(self, row: int, known: Sequence[int]) -> int:
         """Return how many leading tokens of a row are computed. `known`: the known tokens after
@@ -62,7 +62,14 @@ class ComputedTokens:
             right += 1
         if right:
             self.advance(row, own.computed + right)
+        # Another row may have computed blocks that both share.
+        own.computed = max(own.computed, self._count(own.blocks, own.computed // self._block_size))
         return own.computed
+
+    def blocks(self, row: int, start: int, end: int) -> list[int]:
+        """Return the KV blocks of the tokens [start, end) of a row."""
+        size = self._block_size
+        return self._rows[row].blocks[start // size : -(-end // size)]
 
     def computed(self, row: int) -> int:
         """Return how many tokens of a row were computed when `advance` was called last."""
@@ -78,11 +85,11 @@ class ComputedTokens:
             self._of_block[block] = max(self._of_block[block], tokens)
         own.computed, own.drafts = computed, drafts
 
-    def _count(self, blocks: list[int]) -> int:
-        """Return the number of leading computed tokens in `blocks`."""
-        counts = self._of_block[blocks]
-        partial = np.flatnonzero(counts < self._block_size)
-        if not len(partial):
-            return len(blocks) * self._block_size
-        first = int(partial[0])
-        return first * self._block_size + int(counts[first])
+    def _count(self, blocks: list[int], begin: int) -> int:
+        """Return the number of leading computed tokens in `blocks`, of which the first `begin` are
+        complete."""
+        for index in range(begin, len(blocks)):
+            tokens = int(self._of_block[blocks[index]])
+            if tokens < self._block_size:
+                return index * self._block_size + tokens
+        return len(blocks) * self._block_size

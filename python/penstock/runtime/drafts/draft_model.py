@@ -96,8 +96,9 @@ class DraftModel:
 
     def _begin(self, chunks: list[Chunk]) -> list[_Draft]:
         """Return the drafts of `chunks` that have tokens to compute, within the size of a step."""
-        drafts = []
+        drafts: list[_Draft] = []
         room = self._step_tokens
+        writes: set[int] = set()
         for chunk in sorted(chunks, key=lambda chunk: not chunk.samples):
             before = self._computed.computed(chunk.row)
             known = self._rows.num_known(chunk.row)
@@ -109,7 +110,12 @@ class DraftModel:
                 start = min(start, known - 1)
             end = min(last, start + chunk.length + MAX_CATCH_UP, start + room)
             wanted = chunk.num_drafts if chunk.samples else 0
+            blocks = self._computed.blocks(chunk.row, start, end)
+            # Rows with a common prefix share blocks, which one of them computes.
+            if not writes.isdisjoint(blocks):
+                continue
             if end > start and last + wanted <= self._max_model_len:
+                writes.update(blocks)
                 drafts.append(_Draft(chunk.row, start, end, last, wanted, []))
                 room -= end - start
         return drafts
