@@ -4,6 +4,9 @@
 then batches. The two engines alternate, and pairs of runs with the same seeds make the same tokens.
 `--threads 1` compares CPU time, which other programs disturb less than wall time. With more threads
 wall time is compared, because threads spin while they wait for each other.
+
+`--scripted` measures the speedup by drafts whose acceptance follows a published table instead (see
+`scripted_acceptance`); with `--draft-model` or `--mtp` the time of that drafter counts.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ from typing import Any
 import msgspec
 
 from bench.harness.machine_facts import facts
+from bench.scripted_acceptance import measure_scripted
 from penstock.config import EngineSettings, read_environment
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
 from penstock.models.hub.sources import resolve_model
 from penstock.models.loader.model_loader import load_text_parts
+from penstock.runtime import CpuRuntime
 from penstock.runtime.load import load_runtime
 from penstock.runtime.protocol import Runtime
 from penstock.text import Tokenizer, load_tokenizer
@@ -147,6 +152,28 @@ def _compare(
     return figures
 
 
+def measure_script(
+    model: str, new: int, threads: int | None, draft_model: str | None, mtp: bool
+) -> dict[str, Any]:
+    """Return the figures of `bench.scripted_acceptance` for a model."""
+    tokenizer = load_tokenizer(load_text_parts(resolve_model(model, read_environment().home)))
+    settings = EngineSettings(
+        model=model,
+        max_num_seqs=8,
+        threads=threads,
+        draft_model=draft_model,
+        speculative_algorithm="mtp" if mtp else "none",
+    )
+    runtime = load_runtime(settings)
+    assert isinstance(runtime, CpuRuntime), "only the CPU runtime has drafters"
+    prompts = [tuple(tokenizer.encode(prompt)) for prompt in FRESH.values()]
+    figures = measure_scripted(runtime, settings, prompts, new)
+    runtime.close()
+    drafter = draft_model or ("mtp" if mtp else "no time")
+    given = {"new_tokens": new, "threads": threads, "drafter": drafter}
+    return {"machine": facts(), **given, **figures}
+
+
 def chat_request(
     tokenizer: Tokenizer, prompt: str, temperature: float, seed: int, id: str, new: int
 ) -> TokenRequest:
@@ -187,8 +214,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="kernel threads; 1: compare CPU time")
     parser.add_argument("--only", default="", help="run only cases whose name contains this")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--scripted", action="store_true", help="scripted acceptance of drafts")
+    parser.add_argument("--draft-model", help="with --scripted: this draft model's time counts")
+    parser.add_argument("--mtp", action="store_true", help="with --scripted: the MTP head's time")
     given = parser.parse_args()
-    figures = measure(given.model, given.new, given.repeats, given.threads, given.only)
+    if given.scripted:
+        figures = measure_script(
+            given.model, given.new, given.threads, given.draft_model, given.mtp
+        )
+    else:
+        figures = measure(given.model, given.new, given.repeats, given.threads, given.only)
     result = json.dumps(figures, indent=1)
     print(result)
     if given.out:
