@@ -235,3 +235,13 @@ def test_store_lies_under_home_unless_it_is_named():
     assert (located.blobs, located.skills_dir) == ("/data/blobs", "/data/blobs")
     named = StoreSettings(url="sqlite:///x.db", blobs="s3://b").with_defaults(Path("/data"))
     assert (named.url, named.blobs, named.skills_dir) == ("sqlite:///x.db", "s3://b", "s3://b")
+
+
+def test_draft_tokens_come_from_a_draft_model_or_from_mtp_heads():
+    assert load({"draft_model": "small"})[0].speculates
+    assert load({"speculative_algorithm": "mtp"})[0].speculates
+    assert not load({"draft_model": "small", "no_kv_cache": True})[0].speculates
+    with pytest.raises(
+        SettingsError, match="draft_model is set and speculative_algorithm is 'mtp'"
+    ):
+        load({"draft_model": "small", "speculative_algorithm": "mtp"})

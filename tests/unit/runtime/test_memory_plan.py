@@ -17,7 +17,14 @@ from penstock.config import EngineSettings, LoraSettings
 from penstock.models.decoder.lora_targets import adapter_bytes
 from penstock.models.decoder.rope_spec import RopeSpec
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
-from penstock.runtime.memory import HISTORY_BYTES, MIB, plan_memory, warn_of_short_context
+from penstock.runtime.drafts.memory import DrafterMemory
+from penstock.runtime.memory import (
+    HISTORY_BYTES,
+    MIB,
+    MemoryPlan,
+    plan_memory,
+    warn_of_short_context,
+)
 from penstock.scheduler import NGRAM_INDEX_BYTES
 
 SPEC = DecoderSpec(
@@ -131,6 +138,24 @@ def test_speculation_adds_a_term_for_its_index() -> None:
     assert f" {-(-4 * 8192 * NGRAM_INDEX_BYTES // MIB)} n-gram index + " in plan.formula()
     forgetful = EngineSettings(max_num_seqs=4, speculative_algorithm="ngram", no_kv_cache=True)
     assert "n-gram" not in plan_memory(SPEC, WEIGHTS, forgetful, None).formula()
+
+
+def test_a_drafter_adds_its_terms_and_its_cache_shrinks_with_the_targets() -> None:
+    settings = EngineSettings(max_num_seqs=4)
+    plain = plan_memory(SPEC, WEIGHTS, settings, None)
+
+    def drafter(plan: MemoryPlan) -> DrafterMemory:
+        return DrafterMemory(50 * MIB, plan.cache, 3 * MIB)
+
+    plan = plan_memory(SPEC, WEIGHTS, settings, None, drafter=drafter)
+    assert plan.total_bytes == plain.total_bytes + plain.cache.size_bytes + 53 * MIB
+    cache = -(-plan.cache.size_bytes // MIB)
+    terms = f" 50 weights of drafter + {cache:,} cache of drafter + 3 buffers of drafter + "
+    assert terms in plan.formula()
+    available = plan.total_bytes - 20 * MIB
+    less = plan_memory(SPEC, WEIGHTS, settings, available, drafter=drafter)
+    assert less.total_bytes <= available
+    assert less.drafter.cache == less.cache and less.cache.blocks < plan.cache.blocks
 
 
 def test_without_a_cache_a_step_holds_a_whole_context() -> None:
