@@ -130,5 +130,5 @@ def test_a_draft_model_changes_no_answer(
         for id, tokens in plain.items():
             assert speculated[id] == tokens, id
     gauges = core.gauges()
-    assert gauges.draft_model_draft_tokens > 100
+    assert gauges.draft_model_draft_tokens > 50
     assert gauges.draft_seconds > 0.0

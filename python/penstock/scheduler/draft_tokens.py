@@ -9,7 +9,7 @@ from penstock.scheduler.ngram_speculation import MAX_DRAFT_TOKENS, MIN_INDEXED_P
 from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.speculator import Speculator
 from penstock.scheduler.step_builder import StepBuilder
-from penstock.scheduler.types import AppendBlocks
+from penstock.scheduler.types import AppendBlocks, Chunk
 
 
 class DraftPlanner:
@@ -21,6 +21,7 @@ class DraftPlanner:
     `drafting`: the drafter of the runtime; None without one.
     `cost`: time to propose and verify a token of the drafter, divided by the time per token of the
     step.
+    `lags`: the drafter also has to compute tokens of steps in which it was not asked.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class DraftPlanner:
         self._cost = cost
         self._asked = 0
         self._rows_left = max(num_running, 1)
+        self.lags = False
 
     def propose(self, sequence: Sequence, builder: StepBuilder) -> tuple[int, ...]:
         """Return draft tokens that may follow the known tokens of `sequence`, and allocate their KV
@@ -58,24 +60,40 @@ class DraftPlanner:
             draft_tokens = draft_tokens[: sequence.guide.follow(draft_tokens)]
         return draft_tokens[: self._room(sequence, builder, known + len(draft_tokens)) - known]
 
-    def ask(
-        self, sequence: Sequence, builder: StepBuilder, draft_tokens: tuple[int, ...], samples: bool
-    ) -> int:
-        """Return `Chunk.num_drafts` for the next chunk of `sequence`, which verifies `draft_tokens`
-        and `samples` or not, and allocate the KV blocks of the drafts."""
+    def ask(self, sequence: Sequence, builder: StepBuilder, chunk: Chunk) -> int:
+        """Return `num_drafts` for `chunk`, the next one of `sequence`, and allocate the KV blocks
+        of the drafts."""
         if self._drafting is None:
             return 0
         speculator = self._speculator(sequence)
-        if not samples:
-            return speculator.pays(self._drafting.max_drafts, self._cost)
+        if chunk.samples:
+            wanted = self._wanted(sequence, speculator, builder, chunk.draft_tokens)
+        else:
+            wanted = speculator.pays(self._drafting.max_drafts, self._cost)
+        if wanted:
+            self.lags |= chunk.start > speculator.asked_until + MAX_DRAFT_TOKENS
+            speculator.asked_until = chunk.start + chunk.length
+        return wanted
+
+    def _wanted(
+        self,
+        sequence: Sequence,
+        speculator: Speculator,
+        builder: StepBuilder,
+        draft_tokens: tuple[int, ...],
+    ) -> int:
+        """Return how many tokens the drafter shall propose after a chunk that samples, and allocate
+        their KV blocks."""
+        assert self._drafting is not None
         share = -(-(MAX_DRAFT_TOKENS - self._asked) // self._rows_left)
         self._rows_left = max(self._rows_left - 1, 1)
-        end = sequence.known + len(draft_tokens)
         most = min(self._drafting.max_drafts, sequence.known_limit - 2 - sequence.known, share)
         if most <= 0 or (draft_tokens and speculator.proposed == "ngram"):
             return 0
         wanted = speculator.wanted(most, self._cost)
-        wanted = max(0, self._room(sequence, builder, end + wanted) - end) if wanted else 0
+        if wanted:
+            end = sequence.known + len(draft_tokens)
+            wanted = max(0, self._room(sequence, builder, end + wanted) - end)
         self._asked += wanted
         return wanted
 

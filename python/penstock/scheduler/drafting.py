@@ -29,9 +29,9 @@ class Drafting:
         self.seconds = 0.0
         self._token_s: dict[int, float] = {}
 
-    def observe(self, chunks: Iterable[Chunk], result: StepResult) -> None:
-        """Record the drafter's time in a step with these `chunks`."""
-        self.seconds += result.draft_s
+    def measure(self, chunks: Iterable[Chunk], result: StepResult) -> None:
+        """Measure the drafter's time per token in a step with these `chunks`, in which it computed
+        no tokens of earlier steps."""
         drafted = sum(len(draft.token_ids) for draft in result.drafts)
         if not drafted or any(chunk.length > _LONGEST_DECODE for chunk in chunks):
             return

@@ -245,7 +245,9 @@ class Scheduler:
             own_s = max(duration_s - result.draft_s, 0.0)
             self._planner.prefill_budget.observe(builder.num_tokens, own_s)
         if self._drafting is not None:
-            self._drafting.observe(builder.chunks, result)
+            self._drafting.seconds += result.draft_s
+            if builder.drafts is not None and not builder.drafts.lags:
+                self._drafting.measure(builder.chunks, result)
         progress: list[Progress] = []
         sampled = {row: list(group) for row, group in groupby(result.sampled, attrgetter("row"))}
         scored = {row: tuple(group) for row, group in groupby(result.scored, attrgetter("row"))}

@@ -19,12 +19,16 @@ _MEMORY: Final = 24
 """Observations after which a sequence forgets its own acceptance rates."""
 _PROBE_EVERY: Final = 32
 _MOST_BETWEEN_PROBES: Final = 256
-"""While drafts do not pay, the drafter is asked for one token every 32 steps to notice a change;
-the distance doubles up to 256 steps."""
+"""While drafts do not pay, the drafter is asked for one token in two steps of 32 to notice a
+change: in the first it computes the tokens since it was asked last, and the second measures its
+time. The distance doubles up to 256 steps."""
 
 
 class Speculator:
-    """Proposes the draft tokens of one sequence. `drafting`: the drafter; None without one."""
+    """Proposes the draft tokens of one sequence. `drafting`: the drafter; None without one.
+
+    `asked_until`: the end of the last chunk whose step asked the drafter for drafts.
+    """
 
     def __init__(self, drafting: Drafting | None = None) -> None:
         self._ngram = NgramSpeculator()
@@ -34,6 +38,7 @@ class Speculator:
             self._acceptance = AcceptanceRates(
                 drafting.max_drafts, drafting.acceptance.rate, _MEMORY
             )
+        self.asked_until = 0
         self._drafts: tuple[int, ...] = ()
         self._drafts_after = 0
         self._proposed: DraftSource = "ngram"
@@ -95,8 +100,9 @@ class Speculator:
         self._skipped += 1
         if self._acceptance is None or self._skipped < self._probe_every:
             return 0
-        self._skipped = 0
-        self._probe_every = min(2 * self._probe_every, _MOST_BETWEEN_PROBES)
+        if self._skipped > self._probe_every:
+            self._skipped = 0
+            self._probe_every = min(2 * self._probe_every, _MOST_BETWEEN_PROBES)
         return 1
 
     def learn(self, proposed: int, accepted: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from penstock.scheduler.ngram_speculation import MAX_INDEXED_PER_STEP
 from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.state_saves import StateSaves
@@ -14,11 +16,13 @@ from penstock.scheduler.types import NO_SNAPSHOTS, Admit, AppendBlocks, AppendTo
 class DraftRequests(Protocol):
     """Asks the drafter of the runtime for draft tokens."""
 
-    def ask(
-        self, sequence: Sequence, builder: StepBuilder, draft_tokens: tuple[int, ...], samples: bool
-    ) -> int:
-        """Return `Chunk.num_drafts` for the next chunk of `sequence`, which verifies `draft_tokens`
-        and `samples` or not, and allocate the KV blocks of the drafts."""
+    @property
+    def lags(self) -> bool:
+        """Whether the drafter also has to compute tokens of steps in which it was not asked."""
+
+    def ask(self, sequence: Sequence, builder: StepBuilder, chunk: Chunk) -> int:
+        """Return `num_drafts` for `chunk`, the next one of `sequence`, and allocate the KV blocks
+        of the drafts."""
         ...
 
 
@@ -75,22 +79,20 @@ class StepBuilder:
         complete = end == sequence.known and scores == sequence.unscored
         samples = complete and end < sequence.known_limit
         assert samples or not draft_tokens
-        num_drafts = 0
-        if self.drafts is not None and (samples or not complete):
-            num_drafts = self.drafts.ask(sequence, self, draft_tokens, samples)
-        self.chunks.append(
-            Chunk(
-                row=sequence.row,
-                start=start,
-                length=length,
-                samples=samples,
-                draft_tokens=draft_tokens,
-                score_from=first if scores else 0,
-                num_scores=scores,
-                state=NO_SNAPSHOTS if self.saves is None else self.saves.use(sequence, length),
-                num_drafts=num_drafts,
-            )
+        chunk = Chunk(
+            row=sequence.row,
+            start=start,
+            length=length,
+            samples=samples,
+            draft_tokens=draft_tokens,
+            score_from=first if scores else 0,
+            num_scores=scores,
+            state=NO_SNAPSHOTS if self.saves is None else self.saves.use(sequence, length),
         )
+        if self.drafts is not None and (samples or not complete):
+            num_drafts = self.drafts.ask(sequence, self, chunk)
+            chunk = replace(chunk, num_drafts=num_drafts) if num_drafts else chunk
+        self.chunks.append(chunk)
         self.score_room -= scores
         self.sequences.append(sequence)
         self.num_draft_tokens += len(draft_tokens)

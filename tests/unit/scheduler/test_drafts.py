@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 import pytest
 from fake_runtime import Harness, ScriptedGuide, answer_alone
@@ -185,18 +186,35 @@ def test_time_per_draft_token_is_measured_by_number_of_rows_without_prompts() ->
     drafting = Drafting("draft_model", 4)
     assert drafting.token_s(3) == 0.0
 
-    def observe(rows: int, seconds: float, length: int = 1) -> None:
+    def measure(rows: int, seconds: float, length: int = 1) -> None:
         chunks = [Chunk(row, 0, length, True, num_drafts=2) for row in range(rows)]
         drafts = tuple(Draft(row, (1, 2)) for row in range(rows))
-        drafting.observe(chunks, StepResult(1, (), drafts=drafts, draft_s=seconds))
+        drafting.measure(chunks, StepResult(1, (), drafts=drafts, draft_s=seconds))
 
-    observe(1, 9.0, length=100)
+    measure(1, 9.0, length=100)
     assert drafting.token_s(1) == 0.0
-    observe(1, 0.02)
-    observe(8, 0.04)
+    measure(1, 0.02)
+    measure(8, 0.04)
     assert drafting.token_s(1) == pytest.approx(0.01)
     assert drafting.token_s(2) == pytest.approx(0.01)
     assert drafting.token_s(9) == pytest.approx(0.0025)
-    observe(1, 50.0)
+    measure(1, 50.0)
     assert drafting.token_s(1) < 0.015
-    assert drafting.seconds == pytest.approx(59.06)
+
+
+def test_steps_in_which_the_drafter_catches_up_do_not_count_as_the_time_of_drafts() -> None:
+    """The drafter needs 1 ms for each token of the prompt, which is computed before its costs are
+    known."""
+    harness = drafting_harness(max_num_batched_tokens=400)
+    harness.submit("a", [*range(300)], 90)
+    propose, behind = harness.drafter.propose, 300
+
+    def slow(*arguments: Any) -> Draft:
+        nonlocal behind
+        harness.drafter.token_s, behind = 0.0001 + 0.001 * behind, 0
+        return propose(*arguments)
+
+    harness.drafter.propose = slow  # type: ignore[method-assign]
+    run(harness)
+    assert harness.scheduler.gauges().draft_model_accepted_tokens > 40
+    assert harness.scheduler.gauges().draft_seconds > 0.3
