@@ -142,6 +142,12 @@ class PyRecorder {
         alive_.append(object);
     }
 
+    // Keeps the result of a call until the next run, like the output.
+    void keep(const PlanTensor& tensor) {
+        recorder_.keep(tensor);
+        kept_.push_back(tensor);
+    }
+
     // Builds the plan. `shared`: a plan whose arena the new plan may use, if it is large enough.
     // The two plans must not run at the same time.
     std::shared_ptr<StepPlan> finish(const PlanTensor& output, int threads,
@@ -152,7 +158,7 @@ class PyRecorder {
         return std::make_shared<StepPlan>(
             StepPlan{Plan(recorder_, output, {cpu::rows_per_block(kernels_->isa()), threads},
                           shared == nullptr ? nullptr : shared->plan.arena()),
-                     inputs_, output, limits_, false, present_});
+                     inputs_, output, limits_, false, present_, kept_});
     }
 
     const py::list& alive() const { return alive_; }
@@ -257,6 +263,7 @@ class PyRecorder {
     Recorder recorder_;
     PerInput<PlanTensor> inputs_{};
     std::vector<StepInput> present_;
+    std::vector<PlanTensor> kept_;
     bool has_inputs_ = false;
     InputLimits limits_;
     std::map<int32_t, Extent> written_below_; // limit of the values, by buffer
@@ -297,6 +304,13 @@ PerInput<TensorView> views_of(const StepPlan& plan, const std::vector<py::array>
     return views;
 }
 
+// Returns a matrix in the memory of a plan, which the array keeps alive.
+py::array array_of(const TensorView& view, const py::object& plan) {
+    const auto item = static_cast<py::ssize_t>(size_of(view.dtype));
+    return py::array(numpy_dtype(view.dtype), {view.shape[0], view.shape[1]},
+                     {view.stride[0] * item, item}, view.data, plan);
+}
+
 py::array run_plan(const py::object& self, const py::array& tokens, const py::array& positions,
                    const py::array& slots, const py::array& query_starts,
                    const py::array& context_lens, const py::array& block_tables,
@@ -314,9 +328,17 @@ py::array run_plan(const py::object& self, const py::array& tokens, const py::ar
         plan.step->run(lease, size, views);
         output = plan.step->plan.view(plan.step->output);
     }
-    const auto item = static_cast<py::ssize_t>(size_of(output.dtype));
-    return py::array(numpy_dtype(output.dtype), {output.shape[0], output.shape[1]},
-                     {output.stride[0] * item, item}, output.data, self);
+    return array_of(output, self);
+}
+
+// Returns the memory of a tensor of the last run that the recorder was told to keep.
+py::array kept_tensor(const py::object& self, size_t index) {
+    const StepPlan& step = *self.cast<const PyPlan&>().step;
+    if (index >= step.kept.size()) {
+        throw py::index_error("kept: the plan keeps " + std::to_string(step.kept.size()) +
+                              " tensors");
+    }
+    return array_of(step.plan.view(step.kept[index]), self);
 }
 
 // Returns (seconds, calls) by kernel name.
@@ -357,6 +379,7 @@ void bind_plan(py::module_& module) {
         .def("call", &PyRecorder::call, py::arg("kernel"), py::arg("tensors"),
              py::arg("integers") = std::vector<int64_t>{}, py::arg("reals") = std::vector<float>{},
              py::arg("object") = py::none())
+        .def("keep", &PyRecorder::keep, py::arg("tensor"))
         .def(
             "finish",
             [](PyRecorder& recorder, std::shared_ptr<ThreadPool> pool, const PlanTensor& output,
@@ -370,6 +393,7 @@ void bind_plan(py::module_& module) {
         .def("run", &run_plan, py::arg("tokens"), py::arg("positions"), py::arg("slots"),
              py::arg("query_starts"), py::arg("context_lens"), py::arg("block_tables"),
              py::arg("sample_rows"), py::arg("further") = std::vector<py::array>{})
+        .def("kept", &kept_tensor, py::arg("index"))
         .def("profile", &profile_of)
         .def_property(
             "profiling", [](const PyPlan& plan) { return plan.step->profiling; },

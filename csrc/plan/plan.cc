@@ -38,7 +38,11 @@ ArenaLayout layout_of(const Recorder& recorder, int32_t output, const Segments& 
     const auto& buffers = recorder.buffers();
     for (size_t i = 0; i < buffers.size(); ++i) {
         const PlanBuffer& buffer = buffers[i];
-        if (segments.in_slab(static_cast<int32_t>(i))) {
+        if (buffer.kept) {
+            const int32_t first = widened(buffer, segments.all).first;
+            lifetimes.push_back(
+                {first, static_cast<int32_t>(recorder.steps().size()), buffer.bytes});
+        } else if (segments.in_slab(static_cast<int32_t>(i))) {
             const auto rows = static_cast<size_t>(blocks.least());
             lifetimes.push_back({buffer.first_step, buffer.last_step, rows * buffer.row_bytes});
         } else {

@@ -64,4 +64,15 @@ void Recorder::record(const KernelChoice& kernels, std::span<const PlanTensor> t
     steps_.push_back(std::move(step));
 }
 
+void Recorder::keep(const PlanTensor& tensor) {
+    if (tensor.buffer == PlanTensor::external) {
+        throw std::logic_error("keep: the tensor has memory of its own");
+    }
+    PlanBuffer& buffer = buffers_.at(static_cast<size_t>(tensor.buffer));
+    if (buffer.first_step < 0) {
+        throw std::logic_error("keep: no call has written the tensor");
+    }
+    buffer.kept = true;
+}
+
 } // namespace penstock

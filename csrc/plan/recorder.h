@@ -61,6 +61,7 @@ struct PlanBuffer {
     bool is_input = false;
     int32_t first_step = -1; // -1: not written yet
     int32_t last_step = -1;
+    bool kept = false; // read after the last step
 };
 
 class Recorder {
@@ -80,6 +81,10 @@ class Recorder {
     void record(const KernelChoice& kernels, std::span<const PlanTensor> tensors, uint32_t written,
                 std::span<const int64_t> integers, std::span<const float> reals, const void* object,
                 bool gathers = false);
+
+    // Keeps the memory of a tensor until the next run, like that of the output. Throws
+    // std::logic_error if no call has written it.
+    void keep(const PlanTensor& tensor);
 
     const StepSize& largest() const { return largest_; }
     const std::vector<PlanStep>& steps() const { return steps_; }

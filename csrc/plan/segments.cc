@@ -44,7 +44,7 @@ void place_slab(const Recorder& recorder, int32_t output, int64_t rows, Segment&
     const auto& buffers = recorder.buffers();
     for (size_t i = 0; i < buffers.size(); ++i) {
         const PlanBuffer& buffer = buffers[i];
-        if (buffer.is_input || static_cast<int32_t>(i) == output ||
+        if (buffer.is_input || buffer.kept || static_cast<int32_t>(i) == output ||
             buffer.first_step < segment.first || buffer.last_step >= segment.last) {
             continue;
         }

@@ -293,6 +293,9 @@ class Recorder:
 
         Raises RuntimeError if the call reads a tensor that no recorded call has written.
         """
+    def keep(self, tensor: PlanTensor) -> None:
+        """Keep the result [rows, columns] of a recorded call until the next run; see `Plan.kept`.
+        Raises RuntimeError if no call has written it."""
     def finish(self, pool: ThreadPool, output: PlanTensor, shared: Plan | None = None) -> Plan:
         """Build the plan, whose `run` returns `output`. The plan uses the memory of `shared` if
         that is large enough; the two plans must then not run at the same time. May be called
@@ -316,6 +319,9 @@ class Plan:
     ) -> npt.NDArray[np.float32]:
         """Run the step and return its output, a view that the next run overwrites. Releases the
         GIL for the whole step."""
+    def kept(self, index: int) -> npt.NDArray[np.float32]:
+        """Return a tensor that `Recorder.keep` was called with, as the last run computed it, a view
+        that the next run overwrites. `index` counts these tensors from 0."""
     def profile(self) -> dict[str, tuple[float, int]]:
         """Return (seconds, calls) by kernel name, over all runs with `profiling` on."""
     @property

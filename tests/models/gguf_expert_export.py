@@ -79,6 +79,11 @@ def export_experts(
     writer.close()
 
 
+def model_tensors(model: Any) -> Tensors:
+    """Return the tensors of `model` under their names in GGUF."""
+    return _tensors(model, ARCHITECTURES[model.config.model_type], joined=False, fused=False)
+
+
 def _keys(config: Any, architecture: str, joined: bool) -> Iterator[tuple[str, Any]]:
     rope = config.rope_parameters
     yield "block_count", config.num_hidden_layers

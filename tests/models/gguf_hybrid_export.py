@@ -40,7 +40,8 @@ def convert(
     """Write the model of `folder` to `path`.
 
     - `kind`: the type of matrices.
-    - `mtp_layers`: layers that predict further tokens, which the converter appends.
+    - `mtp_layers`: layers that predict further tokens, which the converter appends. If the folder
+      has no MTP head, they have a few tensors of ones.
     - `changed_keys`: keys with other values than the converter writes.
     """
     config = json.loads((folder / "config.json").read_text())
@@ -60,18 +61,45 @@ def convert(
         add = writer.add_array if isinstance(value, list) else writer.add_uint32
         add(key, value)
     names = gguf.get_tensor_name_map(arch, count)
+    layers, has_head = config["num_hidden_layers"], False
     for stored, tensor in merged_experts(load_file(folder / "model.safetensors")):
-        for name, values in family.tensors(stored, tensor):
+        has_head |= stored.startswith("mtp.")
+        for name, values in family.tensors(_mtp_name(stored, layers), tensor):
+            new = _NEXTN.get(name.removeprefix(f"model.layers.{layers}."))
+            if new is not None:
+                add_tensor(writer, f"blk.{layers}.nextn.{new}", values, kind)
+                continue
             new = names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert new is not None, name
             add_tensor(writer, new, values, kind)
-    for layer in range(config["num_hidden_layers"], count):
+    for layer in () if has_head else range(layers, count):
         for part in ("attn_norm.weight", "nextn.enorm.weight", "attn_k.weight"):
             add_tensor(writer, f"blk.{layer}.{part}", np.ones((32,), np.float32), "F32")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+_NEXTN = {
+    "eh_proj.weight": "eh_proj.weight",
+    "enorm.weight": "enorm.weight",
+    "hnorm.weight": "hnorm.weight",
+    "shared_head.norm.weight": "shared_head_norm.weight",
+}
+_MTP = {
+    "mtp.fc.weight": "eh_proj.weight",
+    "mtp.pre_fc_norm_embedding.weight": "enorm.weight",
+    "mtp.pre_fc_norm_hidden.weight": "hnorm.weight",
+    "mtp.norm.weight": "shared_head.norm.weight",
+}
+
+
+def _mtp_name(name: str, layers: int) -> str:
+    """Return the name of a tensor of an MTP head as if it were one of layer `layers`."""
+    if name in _MTP:
+        return f"model.layers.{layers}.{_MTP[name]}"
+    return name.replace("mtp.layers.0.", f"model.layers.{layers}.")
 
 
 def write_common_keys(writer: gguf.GGUFWriter, config: dict[str, Any], count: int) -> None:

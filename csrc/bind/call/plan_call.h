@@ -102,6 +102,7 @@ struct StepPlan {
     InputLimits limits;
     bool profiling = false;
     std::vector<StepInput> present;    // the inputs of this plan, in ascending order
+    std::vector<PlanTensor> kept;      // further results, which stay valid like the output
     DistinctCheck check_distinct = {}; // for the KV cache slots
     DistinctCheck check_grouped = {};  // for the rows of adapter groups
     StateCheck check_states = {};

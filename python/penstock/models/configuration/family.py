@@ -15,6 +15,7 @@ from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.gguf_encoder import gguf_encoder_spec
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.unsupported_keys import HF_NEUTRAL, refuse_unsupported
+from penstock.models.decoder.mtp_layer import with_mtp
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES, TensorNames
 from penstock.models.encoder.classifier import ClassifierSpec
@@ -82,7 +83,7 @@ class HfDecoder(Generic[C]):
             raise ModelError(f"{where}: {error}") from None
         spec = replace(self.spec(config, where), architecture=self.name)
         spec.check(where)
-        return spec
+        return with_mtp(spec, self.names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,18 @@ class _Layer(Generic[Tensor]):
     altup: LayerAltUp[Tensor] | None
 
 
+@dataclass(frozen=True, slots=True)
+class SharedParts(Generic[Tensor]):
+    """The packed embedding and language-model head of a decoder, and its RoPE tables: `no_rope`
+    rotates nothing. An MTP head uses those of its target."""
+
+    embedding: Any
+    head: Any
+    rope: Tensor
+    local_rope: Tensor
+    no_rope: Tensor
+
+
 class Decoder(Generic[Tensor]):
     """A decoder whose weights are packed for one kernel backend."""
 
@@ -72,6 +84,7 @@ class Decoder(Generic[Tensor]):
         max_model_len: int | None = None,
         progress: Progress | None = None,
         ranks: Communicator[Tensor] = SINGLE_RANK,
+        shared: SharedParts[Tensor] | None = None,
     ) -> None:
         """Pack the weights layer by layer, freeing the source arrays of each layer once it is
         packed.
@@ -81,10 +94,11 @@ class Decoder(Generic[Tensor]):
         - `progress`: called after each layer.
         - `ranks`: communicates with the other tensor parallel ranks, if `spec` and `weights`
           describe one shard (`models.loader.tensor_parallel`).
+        - `shared`: the parts of another decoder, which this one uses; None: its own are packed.
 
-        Sets two public attributes. `weight_bytes`: the bytes of the source arrays, counting a tied
-        head once. `adapter_storage_dtype`: the type to which adapters are rounded, as coarse as the
-        coarsest linear layer.
+        Sets three public attributes. `weight_bytes`: the bytes of the source arrays, counting a
+        tied head once. `adapter_storage_dtype`: the type to which adapters are rounded, as coarse
+        as the coarsest linear layer. `shared`: the parts that an MTP head may use.
         """
         self.spec = spec
         self._communicator = ranks
@@ -92,17 +106,14 @@ class Decoder(Generic[Tensor]):
         self.adapter_storage_dtype: StorageDtype = "f32"
         self._linear_numbers = linear_numbers(spec)
         positions = max_model_len or spec.max_model_len
-        self._rope = ops.constant(rope_table(spec.rope, positions, weights.rope_factors()))
-        self._local_rope = self._rope
-        if spec.local_rope is not None:
-            self._local_rope = ops.constant(rope_table(spec.local_rope, positions))
-        self._no_rope = ops.constant(identity_table(positions))
+        self.shared = self._pack_shared(weights, positions, ops) if shared is None else shared
+        self._rope, self._local_rope = self.shared.rope, self.shared.local_rope
+        self._embedding, self._head = self.shared.embedding, self.shared.head
         self._axes = ops.constant(np.array(spec.rope.axes, np.int32))
         self._query_scales: dict[QueryScaling | None, Tensor | None] = {None: None}
         for scaling in {layer.attention.query_scaling for layer in spec.layers} - {None}:
             assert scaling is not None
             self._query_scales[scaling] = ops.constant(query_scales(scaling, positions))
-        self._embedding, self._head = self._pack_ends(weights, ops)
         self._final_norm = pack_norm(spec, weights.final_norm(), ops)
         self._inputs, self._altup = self._pack_parts(weights, ops)
         self._layers: list[_Layer[Tensor]] = []
@@ -129,6 +140,23 @@ class Decoder(Generic[Tensor]):
         - `states`: one per layer, with the shapes of `DecoderSpec.states`; () if no layer has one.
         """
         hidden = self.hidden(ops, inputs, caches, inputs.sample_rows, slots, states)
+        return self._logits(ops, hidden)
+
+    def forward_all(
+        self,
+        ops: Ops[Tensor],
+        inputs: StepInputs[Tensor],
+        caches: Sequence[LayerCache[Tensor] | None],
+        slots: AdapterSlots | None = None,
+        states: Sequence[LayerState[Tensor] | None] = (),
+        start: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Do the same as `forward`, and also return the final hidden states [T, W] of all tokens.
+        `start`: see `hidden`."""
+        hidden = self.hidden(ops, inputs, caches, None, slots, states, start)
+        return self._logits(ops, ops.gather_rows(hidden, inputs.sample_rows)), hidden
+
+    def _logits(self, ops: Ops[Tensor], hidden: Tensor) -> Tensor:
         logits: Tensor = ops.linear(hidden, self._head)
         logits = self._communicator.all_gather(logits, self.spec.vocab_size)
         return ops.soft_cap(logits, self.spec.logit_cap) if self.spec.logit_cap else logits
@@ -141,16 +169,18 @@ class Decoder(Generic[Tensor]):
         rows: Tensor | None,
         slots: AdapterSlots | None = None,
         states: Sequence[LayerState[Tensor] | None] = (),
+        start: Tensor | None = None,
     ) -> Tensor:
         """Return the final hidden states, which the language-model head reads: [S, W] of the tokens
         with the indices `rows`, or [T, W] of all tokens if `rows` is None. `inputs.media` replaces
-        the embeddings of its tokens."""
+        the embeddings of its tokens. `start`: [T, W], the input of the first layer; None: the
+        embeddings."""
         linear: LoraLinears[Tensor] = LoraLinears(ops, slots, inputs.adapters)
         rotation = self._rotation(ops, inputs)
         deep = () if inputs.media is None else inputs.media.deep
         # The rows of `deep` are those of all tokens: the last mixer must not have dropped any.
         gathering = self._last_mixer if len(deep) <= self._last_mixer else None
-        stream = ResidualStream(ops, self._embed(ops, inputs))
+        stream = ResidualStream(ops, self.embed(ops, inputs) if start is None else start)
         embedded = None if self._inputs is None else stream.read()
         if self._altup is not None:
             self._altup.start(ops, stream)
@@ -250,7 +280,8 @@ class Decoder(Generic[Tensor]):
         """Return the input of a block: the stream, normalized unless `norm` is None."""
         return stream.read() if norm is None else stream.norm(norm)
 
-    def _embed(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> Tensor:
+    def embed(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> Tensor:
+        """Return the embeddings of the tokens and media of a step: [T, W]."""
         x = ops.embedding(self._embedding, inputs.tokens, self.spec.embedding_scale)
         if inputs.media is None:
             return x
@@ -267,6 +298,18 @@ class Decoder(Generic[Tensor]):
 
     def _post_norm(self, ops: Ops[Tensor], x: Tensor, norm: Norm[Tensor] | None) -> Tensor:
         return x if norm is None else norm.of(ops, x)
+
+    def _pack_shared(
+        self, weights: Weights, positions: int, ops: Ops[Tensor]
+    ) -> SharedParts[Tensor]:
+        """Pack the embedding, the language-model head and the RoPE tables of `positions` rows."""
+        spec = self.spec
+        rope = ops.constant(rope_table(spec.rope, positions, weights.rope_factors()))
+        local = rope
+        if spec.local_rope is not None:
+            local = ops.constant(rope_table(spec.local_rope, positions))
+        no_rope = ops.constant(identity_table(positions))
+        return SharedParts(*self._pack_ends(weights, ops), rope, local, no_rope)
 
     def _pack_ends(self, weights: Weights, ops: Ops[Tensor]) -> tuple[Any, Any]:
         """Pack the embedding table and the language-model head, which may be one matrix. Return
@@ -325,7 +368,7 @@ class Decoder(Generic[Tensor]):
             return own.mixer.pack(layer.mixer, self.spec, ops)
         rope = self._local_rope if own.window else self._rope
         if not own.rotary:
-            rope = self._no_rope
+            rope = self.shared.no_rope
         scales = self._query_scales[own.attention.query_scaling]
         return Attention(self.spec, own, layer, rope, rope is self._rope, ops, scales)
 

@@ -20,6 +20,7 @@ from penstock.models.decoder.block_specs import (
 )
 from penstock.models.decoder.experts_spec import ExpertsSpec, check_experts
 from penstock.models.decoder.mixer import CacheSize, MixerSpec
+from penstock.models.decoder.mtp_spec import MtpSpec
 from penstock.models.decoder.rope_spec import RopeSpec, check_rope
 from penstock.models.decoder.spec_limits import (
     MAX_CONTEXT,
@@ -123,7 +124,9 @@ class DecoderSpec:
     - `activation`: the activation of the feed-forward.
     - `bidirectional`: tokens also attend to later tokens. Each sequence is computed in one step.
     - `predicting_layers`: the number of layers that follow in the file and predict further tokens.
-      Their tensors are not read.
+      Their tensors are not read with those of the decoder.
+    - `mtp`: the head that predicts further tokens, which a file may lack; None: the family has
+      none, or none that is supported.
     - `media_visibility`: the layers in which the tokens of an image may see each other in both
       directions: "all" layers, or only those with a sliding window, "windowed".
     - `sinks`: each query head has a learned attention sink, a score that takes part in the softmax
@@ -180,6 +183,7 @@ class DecoderSpec:
     per_layer_inputs: PerLayerInputsSpec | None = None
     altup: AltUpSpec | None = None
     predicting_layers: int = 0
+    mtp: MtpSpec | None = None
 
     @property
     def q_rows(self) -> int:

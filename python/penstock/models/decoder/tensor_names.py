@@ -9,6 +9,31 @@ from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
+class MtpNames:
+    """The complete names of the tensors of an MTP head after `root`; "" for one that the file never
+    has.
+
+    - `root`: the prefix of all names; "": that of the layer after the last.
+    - `layer`: the prefix of all names of its layer after `root`.
+    - `fc`: the projection of the joined embedding and hidden state, both normalized.
+    - `embedding_norm`, `hidden_norm`, `norm`: the norms of the embedding, of the hidden state and
+      of the result.
+    - `embedding`, `head`: those of the head alone; a file that lacks them uses the model's.
+    - `may_lack_norm`: a file without `norm` uses the model's final norm.
+    """
+
+    root: str = ""
+    layer: str = ""
+    fc: str = "eh_proj.weight"
+    embedding_norm: str = "enorm.weight"
+    hidden_norm: str = "hnorm.weight"
+    norm: str = "shared_head.norm.weight"
+    embedding: str = "embed_tokens.weight"
+    head: str = "shared_head.head.weight"
+    may_lack_norm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TensorNames:
     """The names of a decoder's tensors, without `.weight` or `.bias`.
 
@@ -28,6 +53,7 @@ class TensorNames:
     - `layer_parts`, `model_parts`: role of a tensor of the blocks that only some decoders have ->
       its complete name after `layer`, or its complete name. {} is the index of one of several.
     - `ignored`: matches names of tensors that are not read.
+    - `mtp`: the tensors of the MTP head; None if the family has none.
     """
 
     embedding: str
@@ -64,6 +90,7 @@ class TensorNames:
     layer_parts: Mapping[str, str] = field(default_factory=dict)
     model_parts: Mapping[str, str] = field(default_factory=dict)
     ignored: re.Pattern[str] | None = None
+    mtp: MtpNames | None = None
 
     def norm_weight(self, name: str) -> str:
         """Return the name of the tensor with the weight of the norm `name`."""
@@ -96,6 +123,7 @@ HF_NAMES = TensorNames(
     shared_down="mlp.shared_experts.down_proj",
     router_bias="mlp.gate.e_score_correction_bias",
     ignored=re.compile(r".*\.rotary_emb\.inv_freq"),
+    mtp=MtpNames(),
 )
 
 HF_LATENT_NAMES = replace(
@@ -149,6 +177,15 @@ GGUF_NAMES = TensorNames(
     shared_router="ffn_gate_inp_shexp",
     router_bias="exp_probs_b.bias",
     rope_factors="rope_freqs.weight",
+    mtp=MtpNames(
+        fc="nextn.eh_proj.weight",
+        embedding_norm="nextn.enorm.weight",
+        hidden_norm="nextn.hnorm.weight",
+        norm="nextn.shared_head_norm.weight",
+        embedding="nextn.embed_tokens.weight",
+        head="nextn.shared_head_head.weight",
+        may_lack_norm=True,
+    ),
 )
 
 GGUF_FUSED_GATE_UP_NAMES = replace(GGUF_NAMES, gate="ffn_up")

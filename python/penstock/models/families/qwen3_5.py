@@ -16,7 +16,7 @@ from penstock.models.configuration.gated_delta import (
 from penstock.models.configuration.qwen_vl import read_qwen_media, vision_keys
 from penstock.models.decoder.mixers.gated_delta import DeltaLayout
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES
+from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES, MtpNames
 from penstock.models.families import qwen3_vl
 from penstock.models.towers.tower import MediaSpec
 from penstock.quant.gguf.gguf_file import GgufFile
@@ -59,6 +59,16 @@ NAMES = replace(
         "out": "linear_attn.out_proj.weight",
     },
     ignored=re.compile(r".*\.rotary_emb\.inv_freq|(model\.)?mtp\..*"),
+    mtp=MtpNames(
+        root="mtp.",
+        layer="layers.0.",
+        fc="fc.weight",
+        embedding_norm="pre_fc_norm_embedding.weight",
+        hidden_norm="pre_fc_norm_hidden.weight",
+        norm="norm.weight",
+        embedding="",
+        head="",
+    ),
 )
 """The tensors `mtp.*` predict further tokens."""
 GGUF_DELTA_NAMES = replace(

@@ -42,7 +42,12 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     return gguf_mixtures(file, qwen3_5.gguf_spec(file), "softmax")
 
 
-NAMES = replace(SHARED_NAMES, mixer=qwen3_5.NAMES.mixer, ignored=qwen3_5.NAMES.ignored)
+NAMES = replace(
+    SHARED_NAMES,
+    mixer=qwen3_5.NAMES.mixer,
+    ignored=qwen3_5.NAMES.ignored,
+    mtp=qwen3_5.NAMES.mtp,
+)
 FAMILY = Family(
     hf=HfDecoder(
         "qwen3_5_moe",

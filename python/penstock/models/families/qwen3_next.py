@@ -53,6 +53,7 @@ NAMES = replace(
         "ba": "linear_attn.in_proj_ba.weight",
     },
     ignored=qwen3_5.NAMES.ignored,
+    mtp=qwen3_5.NAMES.mtp,
 )
 GGUF_NEXT_NAMES = replace(
     qwen3_5.GGUF_DELTA_NAMES,

@@ -28,6 +28,7 @@ from penstock.models.configuration.text_backbone import (
     multimodal_architecture,
     text_backbone_config,
 )
+from penstock.models.decoder.mtp_layer import with_mtp
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import HF_NAMES, TensorNames
 from penstock.models.encoder.classifier import DECODER_CLASSIFIER, ClassifierSpec
@@ -281,7 +282,7 @@ def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufDecoder]:
         raise ModelError(f"{file.path}: {name} is not supported, known are {known}")
     spec = family.spec(file)
     spec.check(str(file.path))
-    return spec, family
+    return with_mtp(spec, family.names), family
 
 
 def gguf_encoder_spec(file: GgufFile) -> EncoderSpec:

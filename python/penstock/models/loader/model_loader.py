@@ -9,34 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
-
-import numpy as np
+from typing import Literal
 
 from penstock.base.errors import ModelError
-from penstock.kernels.weights import Dense
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
-from penstock.models.checkpoint.gpt_oss_checkpoint import (
-    FUSED_EXPERTS,
-    FUSED_GATE_UP,
-    GptOssCheckpoint,
-    expert_layout,
-)
+from penstock.models.checkpoint.equal_matrices import equal_matrices
 from penstock.models.checkpoint.renamed_checkpoint import RenamedCheckpoint
 from penstock.models.configuration.family import GgufDecoder
 from penstock.models.configuration.gguf_encoder import gguf_pooler_spec
 from penstock.models.configuration.text_backbone import non_text_bytes, text_backbone_names
 from penstock.models.decoder import per_layer_inputs
 from penstock.models.decoder.layer_weights import Weights
+from penstock.models.decoder.mtp_weights import MtpWeights, mtp_tensors
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.tensor_names import (
-    MLX_EXPERTS,
-    TensorNames,
-    gguf_names,
-    headless_names,
-    mlx_names,
-    stacked_names,
-)
+from penstock.models.decoder.tensor_names import TensorNames, gguf_names, headless_names
 from penstock.models.decoder.tensor_shapes import ignored_bytes, quantizable_names
 from penstock.models.decoder.weights import DecoderWeights
 from penstock.models.encoder.dense import DenseLayer, read_dense
@@ -50,6 +36,7 @@ from penstock.models.encoder.tensor_names import gguf_encoder_names
 from penstock.models.encoder.weights import EncoderWeights
 from penstock.models.families import registry
 from penstock.models.hub.model_files import ModelFiles, fingerprint
+from penstock.models.loader.folder_tensors import folder_names, unfuse_experts
 from penstock.models.loader.media import media_spec, open_towers
 from penstock.models.tokenizer import gguf_tokenizer, hf_tokenizer
 from penstock.models.tokenizer.special_tokens import read_special_tokens
@@ -67,8 +54,6 @@ from penstock.quant.quantizing_checkpoint import QuantizingCheckpoint
 from penstock.quant.safetensors.float8_checkpoint import WIDENED, Float8Checkpoint, Float8Storage
 from penstock.quant.safetensors.folder_checkpoint import extra_bytes, open_checkpoint
 
-COMPARED_ROWS: Final = 1024
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
@@ -80,6 +65,7 @@ class LoadedModel:
     - `load_note`: the reason for `extra_bytes`, for the log line about memory.
     - `media_spec`: the processor and the towers; None if the model reads only text.
     - `media`: the opened towers, in the order of `media_spec.towers`.
+    - `mtp`: the MTP head; None unless it was asked for.
     """
 
     model_id: str
@@ -90,6 +76,7 @@ class LoadedModel:
     load_note: str = ""
     media_spec: MediaSpec | None = None
     media: tuple[LoadedTower, ...] = ()
+    mtp: MtpWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +165,7 @@ def backbone_weights(
         decoder_names = headless_names(decoder_names)
     elif non_text_bytes(checkpoint.tensors):
         decoder_names = text_backbone_names(decoder_names, checkpoint.tensors)
-    ordered = _unfuse_experts(checkpoint, spec)
+    ordered = unfuse_experts(checkpoint, spec)
     return DecoderWeights(ordered, decoder_names, spec, dtype, also_expected=also_expected)
 
 
@@ -253,6 +240,7 @@ def load_model(
     dtype: Literal["auto", "f32"],
     float8: Float8Storage = "bf16",
     bits: Bits | None = None,
+    mtp: Literal["ignored", "required"] = "ignored",
 ) -> LoadedModel:
     """Open a model that generates text, and its towers if its family has a media side.
 
@@ -260,6 +248,8 @@ def load_model(
       "float8".
     - `bits`: quantize the layers' float matrices to integers of this many bits, and the embedding
       and language-model head to 8 bits; None: do not quantize.
+    - `mtp`: whether the MTP head is opened too. It is not quantized, and `extra_bytes` does not
+      count it.
 
     Raises ModelError naming file and key or tensor for an unknown architecture, a missing,
     unexpected or misshapen tensor, or a corrupt file.
@@ -279,9 +269,12 @@ def load_model(
         checkpoint = _renamed(
             open_checkpoint(files.path, _float8_storage(float8, dtype)), spec, container
         )
-        names, permuted_qk = _names(spec, checkpoint, container), False
+        names, permuted_qk = folder_names(spec, checkpoint, container), False
         spec = _resolve_tied_head(spec, checkpoint, names)
-        read = _unfuse_experts(checkpoint, spec)
+        read = unfuse_experts(checkpoint, spec)
+    head = None
+    if mtp == "required":
+        head = _open_mtp(checkpoint, names, spec, dtype, container, permuted_qk)
     rounded = None
     if bits is not None:
         read = rounded = QuantizingCheckpoint(read, quantized_bits(names, spec, bits))
@@ -312,7 +305,25 @@ def load_model(
         load_note=load_note,
         media_spec=media,
         media=open_towers(files, media, checkpoint, spec.hidden_size, dtype),
+        mtp=head,
     )
+
+
+def _open_mtp(
+    checkpoint: Checkpoint,
+    names: TensorNames,
+    spec: DecoderSpec,
+    dtype: Literal["auto", "f32"],
+    container: str | None,
+    permuted_qk: bool,
+) -> MtpWeights:
+    """Open the MTP head of a model. `names`: those of the model's tensors. Raises ModelError as
+    `load_model` does."""
+    part = mtp_tensors(checkpoint, names, spec)
+    if not isinstance(checkpoint, GgufFile):
+        names = folder_names(spec, part.checkpoint, container)
+    part = replace(part, checkpoint=unfuse_experts(part.checkpoint, spec))
+    return MtpWeights(part, names, spec, dtype, permuted_qk)
 
 
 def _renamed(checkpoint: Checkpoint, spec: DecoderSpec, container: str | None) -> Checkpoint:
@@ -330,30 +341,6 @@ def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[st
     return ends | dict.fromkeys(quantizable_names(names, spec), bits)
 
 
-def _unfuse_experts(checkpoint: Checkpoint, spec: DecoderSpec) -> Checkpoint:
-    """Return the checkpoint with fused experts split as in other models. In gpt-oss, gates and ups
-    alternate."""
-    if not _has_fused_experts(checkpoint):
-        return checkpoint
-    mixtures = {layer.experts for layer in spec.layers} - {None}
-    if any(mixture is not None and mixture.activation == "swiglu_oai" for mixture in mixtures):
-        return GptOssCheckpoint(checkpoint)
-    return GptOssCheckpoint(checkpoint, expert_layout(checkpoint, spec.hidden_size))
-
-
-def _has_fused_experts(checkpoint: Checkpoint) -> bool:
-    return any(name.endswith(FUSED_GATE_UP) for name in checkpoint.tensors)
-
-
-def _names(spec: DecoderSpec, checkpoint: Checkpoint, container: str | None) -> TensorNames:
-    names = registry.hf_names(spec)
-    if any(f".{MLX_EXPERTS}" in name for name in checkpoint.tensors):
-        names = mlx_names(names)
-    elif _has_fused_experts(checkpoint):
-        names = stacked_names(names, FUSED_EXPERTS)
-    return names if container is None else text_backbone_names(names, checkpoint.tensors)
-
-
 def _resolve_tied_head(
     spec: DecoderSpec, checkpoint: Checkpoint, names: TensorNames
 ) -> DecoderSpec:
@@ -364,16 +351,7 @@ def _resolve_tied_head(
     if not spec.tied_head or shapes != [(spec.vocab_size, spec.hidden_size)] * 2:
         return spec
     embedding, head = map(checkpoint.matrix, both)
-    alike = isinstance(embedding, Dense) and isinstance(head, Dense) and _equal(embedding, head)
-    return replace(spec, tied_head=alike)
-
-
-def _equal(a: Dense, b: Dense) -> bool:
-    """Return whether two matrices of equal shape are equal, comparing them in pieces to save
-    memory."""
-    firsts = range(0, len(a.data), COMPARED_ROWS)
-    pieces = (slice(first, first + COMPARED_ROWS) for first in firsts)
-    return a.dtype == b.dtype and all(np.array_equal(a.data[rows], b.data[rows]) for rows in pieces)
+    return replace(spec, tied_head=equal_matrices(embedding, head))
 
 
 def _float8_storage(float8: Float8Storage, dtype: Literal["auto", "f32"]) -> Float8Storage:
