@@ -399,6 +399,11 @@ class PlanOps(BackendOps[Any]):
             contexts, tables = (named[name] for name in _CROSS_INPUTS)
             self.cross_inputs = replace(self.inputs, context_lens=contexts, block_tables=tables)
 
+    def keep(self, tensor: Any) -> None:
+        """Keep a further result [rows, columns] of each run until the next one. The method `kept`
+        of the plan returns these results by their index, in the order of calls."""
+        self._recorder.keep(tensor)
+
     def finish(self, output: Any, shared: Any = None) -> Any:
         """Return the plan that computes `output`. Its method `run(tokens, positions, slots,
         query_starts, context_lens, block_tables, sample_rows, further)` returns `output`, valid

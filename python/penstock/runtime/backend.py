@@ -36,6 +36,20 @@ class SamplingOps(Protocol):
         """
 
 
+class MtpRunner(Protocol):
+    """The MTP head of a model on a backend, with its own KV cache in blocks with the numbers of the
+    target's."""
+
+    def run(self, inputs: StepInputs[Ints], rows: Floats, index: Ints) -> tuple[Floats, Floats]:
+        """Run the head over T tokens; see `MtpHead.forward`. `rows` has at most as many rows as a
+        step has tokens.
+
+        Return the logits [S, V] float32 and the hidden states [T, W] float32, valid until the next
+        call of this method or of `Backend.logits`.
+        """
+        ...
+
+
 class Backend(SamplingOps, Protocol):
     """A decoder on a CPU with its weights and its KV cache."""
 
@@ -62,6 +76,10 @@ class Backend(SamplingOps, Protocol):
     def hidden(self) -> Floats | None:
         """The final hidden state of each token of the last step, [T, W], for drafters that read
         it; valid until the next call of `logits`. None in a backend without such a drafter."""
+
+    @property
+    def mtp(self) -> MtpRunner | None:
+        """The MTP head, or None for a model that was loaded without it."""
 
     def prepare(self, used_blocks: int) -> bool:
         """Allocate memory of the KV cache beyond the first `used_blocks` blocks. Return value: see

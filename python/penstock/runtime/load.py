@@ -27,7 +27,7 @@ from penstock.runtime.cpu.runtime import CpuRuntime
 from penstock.runtime.cpu.start_backend import start_backend
 from penstock.runtime.cpu.transcription import start_native_transcription
 from penstock.runtime.device_choice import choose_device, rank_devices
-from penstock.runtime.drafts.load import open_drafter, refuse_drafter_on_gpu
+from penstock.runtime.drafts.load import mtp_of, open_drafter, refuse_drafter_on_gpu
 from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.memory import plan_memory, warn_of_short_context
@@ -177,7 +177,7 @@ def start_runtime(
             return gpu_load.start_gpu_runtime(model, settings, device, progress)
     refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
-    model = load_model(files, settings.dtype, bits=integer_bits(settings))
+    model = load_model(files, settings.dtype, bits=integer_bits(settings), mtp=mtp_of(settings))
     settings = with_own_adapters(settings, model.media_spec)
     packed_bytes = weight_bytes(files, model.spec, settings) + model.extra_bytes
     media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)

@@ -52,12 +52,12 @@ def write_small_hybrid(folder: Path, seed: int = 0, **config: object) -> Path:
     spec = spec_of_folder(folder)
     random = np.random.default_rng(seed)
     shapes = expected_shapes(hf_names(spec), spec)
-    tensors = {name: _tensor(name, shape, random) for name, shape in shapes.items()}
+    tensors = {name: small_tensor(name, shape, random) for name, shape in shapes.items()}
     save_file(tensors, folder / "model.safetensors")
     return folder
 
 
-def _tensor(name: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+def small_tensor(name: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
     values = random.standard_normal(shape)
     if name.endswith("A_log"):
         values = 0.5 * values - 1

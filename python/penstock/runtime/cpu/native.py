@@ -20,6 +20,7 @@ from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cpu.kv_cache import KvCache
 from penstock.runtime.cpu.media_plans import MediaPlans, rows_of
+from penstock.runtime.cpu.native_mtp import NativeMtp
 from penstock.runtime.cpu.state_cache import StateCache
 from penstock.runtime.media import tower_media
 from penstock.runtime.memory import MemoryPlan
@@ -59,6 +60,9 @@ class NativeBackend:
             self._decoder: Decoder[Any] = Decoder(
                 model.spec, model.weights, self._ops, memory.max_model_len, progress
             )
+            self.mtp: NativeMtp | None = None
+            if model.mtp is not None:
+                self.mtp = NativeMtp(self._decoder, model.mtp, self._ops, memory)
             self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
             self.media = tower_media(model, self._ops, rows_of)
             self._memory = memory
@@ -68,6 +72,9 @@ class NativeBackend:
             self._plan, *adapted = finish_together(recorded)
             self._adapter_plan: Any = adapted[0] if adapted else None
             self._media_plans = MediaPlans(self._plan, self._record)
+            self._hidden: Floats | None = None
+            if self.mtp is not None:
+                self.mtp.record(self._plan)
         except ValueError as refusal:
             raise ModelError(
                 f"{model.model_id}: not supported by the CPU kernels: {refusal}"
@@ -83,7 +90,7 @@ class NativeBackend:
 
     @property
     def hidden(self) -> Floats | None:
-        return None
+        return self._hidden
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """Run the forward pass of one step; see `Backend.logits`. Returns a view of the plan's
@@ -95,6 +102,8 @@ class NativeBackend:
         else:
             plan = self._plan if inputs.adapters is None else self._adapter_plan
         logits: Floats = plan.run(*plan_arguments(inputs))
+        if self.mtp is not None:
+            self._hidden = plan.kept(0)
         return logits
 
     def eager_logits(self, inputs: StepInputs[Ints]) -> Floats:
@@ -114,11 +123,12 @@ class NativeBackend:
 
     def prepare(self, used_blocks: int) -> bool:
         """Allocate memory of the KV cache ahead of its use; see `Backend.prepare`."""
-        return self._kv_cache.prepare(used_blocks)
+        prepared = self._kv_cache.prepare(used_blocks)
+        return prepared or (self.mtp is not None and self.mtp.prepare(used_blocks))
 
     def close(self) -> None:
         """Release the plans, which hold the weights and the KV cache."""
-        del self._plan, self._adapter_plan, self._media_plans
+        del self._plan, self._adapter_plan, self._media_plans, self._hidden, self.mtp
         del self._decoder, self.adapters, self.media, self._kv_cache
         self.caches, self.states = [], []
 
@@ -136,7 +146,11 @@ class NativeBackend:
             media=media,
             states=self._decoder.spec.is_recurrent,
         )
-        logits = self._decoder.forward(recorder, recorder.inputs, self.caches, slots, self.states)
+        given = recorder.inputs, self.caches, slots, self.states
+        if self.mtp is None:
+            return recorder, self._decoder.forward(recorder, *given)
+        logits, hidden = self._decoder.forward_all(recorder, *given)
+        recorder.keep(hidden)
         return recorder, logits
 
 

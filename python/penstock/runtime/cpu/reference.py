@@ -15,11 +15,12 @@ from penstock.kernels.numpy_bridge import as_tensors
 from penstock.kernels.recurrent_state import LayerState
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.sampler_inputs import SamplingRows
-from penstock.kernels.step_inputs import LayerCache, StepInputs
+from penstock.kernels.step_inputs import StepInputs
 from penstock.models.decoder.decoder import Decoder, Progress
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
+from penstock.runtime.cpu.reference_mtp import ReferenceMtp, torch_caches
 from penstock.runtime.cpu.state_cache import StateCache
 from penstock.runtime.media import tower_media
 from penstock.runtime.memory import MemoryPlan
@@ -40,19 +41,13 @@ class ReferenceBackend:
         self._decoder: Decoder[torch.Tensor] = Decoder(
             model.spec, model.weights, self._ops, memory.max_model_len, progress
         )
+        self.mtp: ReferenceMtp | None = None
+        if model.mtp is not None:
+            self.mtp = ReferenceMtp(self._decoder, model.mtp, self._ops, memory.cache)
+        self._hidden: torch.Tensor | None = None
         self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
         self.media = tower_media(model, self._ops, _as_rows, torch.inference_mode)
-        shape = memory.cache
-        dtype = torch.float32 if shape.item_bytes == 4 else torch.float16
-        self.caches = [
-            None
-            if size is None
-            else LayerCache(
-                torch.zeros(shape.keys_shape(size), dtype=dtype),
-                torch.zeros(shape.values_shape(size), dtype=dtype),
-            )
-            for size in shape.layers
-        ]
+        self.caches = torch_caches(memory.cache)
         self.states: list[LayerState[torch.Tensor] | None] = [
             as_tensors(state) for state in StateCache(model.spec.states, memory.states).states
         ]
@@ -64,14 +59,18 @@ class ReferenceBackend:
 
     @property
     def hidden(self) -> Floats | None:
-        return None
+        return None if self._hidden is None else self._hidden.numpy()
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """Run the forward pass of one step; see `Backend.logits`."""
         tensors: StepInputs[torch.Tensor] = as_tensors(inputs)
         with torch.inference_mode():
             slots = None if self.adapters is None else self.adapters.slots
-            result = self._decoder.forward(self._ops, tensors, self.caches, slots, self.states)
+            given = self._ops, tensors, self.caches, slots, self.states
+            if self.mtp is None:
+                result = self._decoder.forward(*given)
+            else:
+                result, self._hidden = self._decoder.forward_all(*given)
         logits: Floats = result.numpy()
         return logits
 
@@ -92,6 +91,7 @@ class ReferenceBackend:
 
     def close(self) -> None:
         self.caches, self.states = [], []
+        self.mtp = self._hidden = None
 
 
 def _as_rows(tensor: torch.Tensor) -> Floats:

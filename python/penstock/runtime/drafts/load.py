@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
@@ -12,6 +12,7 @@ from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.backend import Backend
 from penstock.runtime.drafter import Drafter
 from penstock.runtime.drafts.memory import DrafterMemory
+from penstock.runtime.drafts.mtp import OpenedMtp
 from penstock.runtime.drafts.open_draft_model import open_draft_model
 from penstock.runtime.memory import MemoryPlan
 from penstock.runtime.row_table import RowTable
@@ -43,11 +44,13 @@ def open_drafter(
         return None
     if settings.draft_model is not None:
         return open_draft_model(settings.draft_model, files, model, settings, home)
-    if settings.speculative_algorithm == "mtp":
-        raise ModelError(
-            f"{model.model_id}: speculative_algorithm is mtp, but this model has no MTP heads"
-        )
-    return None
+    return None if model.mtp is None else OpenedMtp(model.spec, model.mtp)
+
+
+def mtp_of(settings: EngineSettings) -> Literal["ignored", "required"]:
+    """Return whether the MTP head of a model must be opened."""
+    wanted = settings.speculates and settings.speculative_algorithm == "mtp"
+    return "required" if wanted else "ignored"
 
 
 def refuse_drafter_on_gpu(settings: EngineSettings) -> None:

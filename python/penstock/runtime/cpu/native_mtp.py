@@ -1,0 +1,68 @@
+"""The MTP head of a model on the native CPU backend."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from penstock.kernels.native import NativeOps, plan_arguments
+from penstock.kernels.step_inputs import MediaRows, StepInputs
+from penstock.models.decoder.decoder import Decoder
+from penstock.models.decoder.mtp import MtpHead
+from penstock.models.decoder.mtp_weights import MtpWeights
+from penstock.runtime.backend import Floats, Ints
+from penstock.runtime.cpu.kv_cache import KvCache
+from penstock.runtime.memory import MemoryPlan
+
+
+class NativeMtp:
+    """An `MtpRunner` with native kernels. `memory`: the sizes of the target's backend."""
+
+    def __init__(
+        self, target: Decoder[Any], weights: MtpWeights, ops: NativeOps, memory: MemoryPlan
+    ) -> None:
+        """Pack the weights. Raises ModelError if they cannot be read."""
+        self._ops = ops
+        self._head: MtpHead[Any] = MtpHead(target, weights, ops)
+        self._kv_cache = KvCache(replace(memory.cache, layers=self._head.caches))
+        # The plan gathers hidden states from here, as other plans do with encoded media.
+        self._rows = np.zeros((memory.step_tokens, target.spec.hidden_size), np.float32)
+        self._memory = memory
+        self._plan: Any = None
+
+    def record(self, target_plan: Any) -> None:
+        """Record the plan, which uses the memory of `target_plan` if that is large enough."""
+        memory = self._memory
+        max_rows = min(memory.sizes.max_num_seqs, memory.step_tokens)
+        max_blocks = -(-memory.max_model_len // memory.cache.block_size)
+        recorder = self._ops.recorder(
+            memory.step_tokens,
+            max_rows,
+            max_rows,
+            max_blocks,
+            media=MediaRows(np.empty(0, np.int32), self._rows),
+        )
+        media = recorder.inputs.media
+        assert media is not None
+        caches = self._kv_cache.caches
+        logits, hidden = self._head.forward(
+            recorder, recorder.inputs, media.rows, media.index, caches
+        )
+        recorder.keep(hidden)
+        self._plan = recorder.finish(logits)
+        if self._plan.arena_bytes <= target_plan.arena_bytes:
+            self._plan = recorder.finish(logits, target_plan)
+
+    def run(self, inputs: StepInputs[Ints], rows: Floats, index: Ints) -> tuple[Floats, Floats]:
+        """Run the head; see `MtpRunner.run`. The logits of the target are then undefined."""
+        self._rows[: len(rows)] = rows
+        given = replace(inputs, media=MediaRows(index, self._rows))
+        logits: Floats = self._plan.run(*plan_arguments(given))
+        hidden: Floats = self._plan.kept(0)
+        return logits, hidden
+
+    def prepare(self, used_blocks: int) -> bool:
+        """Allocate memory of the KV cache ahead of its use; see `Backend.prepare`."""
+        return self._kv_cache.prepare(used_blocks)

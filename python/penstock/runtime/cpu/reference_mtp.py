@@ -1,0 +1,55 @@
+"""The MTP head of a model on the reference backend. Imports torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from penstock.kernels.numpy_bridge import as_tensors
+from penstock.kernels.ops_interface import Ops
+from penstock.kernels.step_inputs import LayerCache, StepInputs
+from penstock.models.decoder.decoder import Decoder
+from penstock.models.decoder.mtp import MtpHead
+from penstock.models.decoder.mtp_weights import MtpWeights
+from penstock.runtime.backend import Floats, Ints
+from penstock.runtime.cache_shape import CacheShape
+
+
+def torch_caches(shape: CacheShape) -> list[LayerCache[torch.Tensor] | None]:
+    """Return the zeroed KV cache of each layer, None for a layer without one."""
+    dtype = torch.float32 if shape.item_bytes == 4 else torch.float16
+    return [
+        None
+        if size is None
+        else LayerCache(
+            torch.zeros(shape.keys_shape(size), dtype=dtype),
+            torch.zeros(shape.values_shape(size), dtype=dtype),
+        )
+        for size in shape.layers
+    ]
+
+
+class ReferenceMtp:
+    """An `MtpRunner` with the reference ops. `cache`: the shape of the target's KV cache."""
+
+    def __init__(
+        self,
+        target: Decoder[torch.Tensor],
+        weights: MtpWeights,
+        ops: Ops[torch.Tensor],
+        cache: CacheShape,
+    ) -> None:
+        """Pack the weights. Raises ModelError if they cannot be read."""
+        self._ops = ops
+        self._head: MtpHead[torch.Tensor] = MtpHead(target, weights, ops)
+        self._caches = torch_caches(replace(cache, layers=self._head.caches))
+
+    def run(self, inputs: StepInputs[Ints], rows: Floats, index: Ints) -> tuple[Floats, Floats]:
+        """Run the head; see `MtpRunner.run`."""
+        tensors: StepInputs[torch.Tensor] = as_tensors(inputs)
+        states, indices = torch.from_numpy(rows), torch.from_numpy(index)
+        with torch.inference_mode():
+            found = self._head.forward(self._ops, tensors, states, indices, self._caches)
+        logits, hidden = (result.numpy() for result in found)
+        return logits, hidden
