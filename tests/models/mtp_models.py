@@ -50,6 +50,7 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3.5 moe": ("Qwen3_5Moe", TURNED | hybrid_models.EXPERTS),
     "qwen3 next": ("Qwen3Next", PLAIN | hybrid_models.EXPERTS),
     "glm4 moe": ("Glm4Moe", GLM),
+    "glm4 moe lite": ("Glm4MoeLite", MLA | {"num_nextn_predict_layers": 1}),
     "deepseek v3": ("DeepseekV3", MLA | {"first_k_dense_replace": 1, "n_group": 4}),
 }
 _QWEN_NAMES = {
