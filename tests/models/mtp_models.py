@@ -149,9 +149,11 @@ def mtp_model(case: str, own_ends: bool = False, vocab: int = 64) -> MtpModel:
     build = hybrid_models.build if hybrid else random_models.random_model
     sizes = {"vocab_size": vocab}
     target = build(name, dict(options) | sizes)
-    single = {"num_hidden_layers": 1, "first_k_dense_replace": 0}
+    single: dict[str, Any] = {"num_hidden_layers": 1, "first_k_dense_replace": 0}
     if hybrid:
         single = {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
+    if name == "Glm4MoeLite":
+        single["mlp_layer_types"] = ["sparse"]
     layer = build(name, dict(options) | sizes | single)
     generator = torch.Generator().manual_seed(1)
     for parameter in layer.parameters():  # not the numbers of the model

@@ -55,6 +55,16 @@ def test_every_architecture_is_named_in_a_test_of_models(column: int) -> None:
     assert [one for one in names if one not in text and constant(one) not in text] == []
 
 
+def test_families_with_mtp_heads_are_those_of_the_test() -> None:
+    text = (ROOT / "docs" / "models.md").read_text()
+    section = text.partition("## MTP heads")[2].partition("##")[0]
+    families = section.partition("Families:")[2].partition(".\n")[0]
+    cases = (ROOT / "tests" / "models" / "mtp_models.py").read_text()
+    tested = re.findall(r'^    "[^"]+": \("(\w+)", ', cases, re.MULTILINE)
+    assert re.findall(r"`(\w+)`", families) == tested
+    assert set(tested) <= set(named(FOLDER))
+
+
 def test_formats_of_calls_and_tags_of_reasoning_exist() -> None:
     assert set(named(TOOLS)) <= set(TOOL_SYNTAXES)
     assert set(named(REASONING)) <= {tags.open for tags in REASONING_SYNTAXES} | {"harmony"}
