@@ -3,6 +3,7 @@ positions per token and DeepStack together, through the engine."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 import transformers
 from hybrid_models import DELTA, EXPERTS
 from PIL import Image
+from safetensors.numpy import load_file, save_file
 
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
@@ -154,3 +156,41 @@ def test_answers_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     wanted, logprobs = expected(model, processor, case, images, request.token_ids)
     assert [one.token_id for one in tokens] == wanted
     assert [one.logprob for one in tokens] == pytest.approx(logprobs, abs=2e-3)
+
+
+def add_mtp_head(folder: Path) -> None:
+    """Add an MTP head to a Qwen3.5: a copy of its attention layer, and a random projection."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    attention = re.compile(r"model\.language_model\.layers\.2\.(.*)")
+    for name, values in list(tensors.items()):
+        if found := attention.fullmatch(name):
+            tensors[f"mtp.layers.0.{found[1]}"] = values.copy()
+    norm = tensors["model.language_model.norm.weight"]
+    for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
+        tensors[f"mtp.{name}.weight"] = norm.copy()
+    random = np.random.default_rng(0)
+    tensors["mtp.fc.weight"] = random.normal(0, 0.1, (64, 128)).astype(np.float32)
+    save_file(tensors, path, {"format": "pt"})
+
+
+def test_an_mtp_head_changes_no_answer_to_images(tmp_path: Path) -> None:
+    case = CASES["qwen3.5"]
+    model = small_model(case.name, case.text, case.vision, case.whole)
+    folder = save(tmp_path / "m", model, case.processor())
+    add_mtp_head(folder)
+    images = [picture(*size, seed=seed) for seed, size in enumerate(SIZES)]
+    answers = []
+    for algorithm in ("none", "mtp"):
+        settings = EngineSettings(
+            model=str(folder),
+            max_model_len=512,
+            max_num_batched_tokens=64,
+            threads=2,
+            speculative_algorithm=algorithm,
+        )
+        core = EngineCore.for_runtime(start_runtime(files_at(folder, "m"), settings), settings)
+        answers.append(answer(core, request_of(folder, images)))
+        assert (core.gauges().mtp_draft_tokens > 0) == (algorithm == "mtp")
+        core.close()
+    assert answers[0] == answers[1]

@@ -107,6 +107,16 @@ class MediaTable:
         the row and the cache position of each token."""
         return positions + self._shifts[rows] if self._rows else positions
 
+    def times(self, rows: Index, positions: Ints) -> Ints:
+        """Return the first of the three positions of tokens, or the only one. `rows`, `positions`:
+        see `shifted`."""
+        times = self.shifted(rows, positions)
+        for row, media in self._rows.items():
+            if media.positions is not None:
+                own = np.flatnonzero((rows == row) & (positions < media.positions.shape[1]))
+                times[own] = media.positions[0, positions[own]]
+        return times
+
     def inputs(
         self, chunks: Sequence[Chunk], shifted: Ints, positions: Ints, query_starts: Ints
     ) -> tuple[Ints, MediaRows[Ints] | None]:

@@ -231,6 +231,11 @@ class RowTable:
         last = self._tokens[index, known - 1]
         return known, last, *(column[index] for column in columns)
 
+    def rope_positions(self, token_rows: Index, positions: Ints) -> Ints:
+        """Return the RoPE position of the token at each of `positions` [T] of `token_rows` [T], the
+        first one of a token with three."""
+        return positions if self._media is None else self._media.times(token_rows, positions)
+
     def rope_shifts(self, rows: list[int]) -> Ints:
         """Return for each of `rows` the number that is added to cache positions for RoPE; see
         `MediaTable`."""

@@ -129,11 +129,10 @@ class MtpDrafter:
         samples = np.array([one.goes_on for one in rows])
         inputs = row_inputs(self._rows, numbers, starts, lengths, samples)
         of_tokens = np.repeat(numbers, lengths)
-        shifts = np.repeat(self._rows.rope_shifts(numbers.tolist()), lengths)
         inputs = replace(
             inputs,
             tokens=self._rows.tokens_at(of_tokens, inputs.positions + np.int32(1)),
-            positions=inputs.positions + shifts,
+            positions=self._rows.rope_positions(of_tokens, inputs.positions),
         )
         firsts = np.array([one.first for one in rows], np.int32)
         index = np.repeat(firsts - inputs.query_starts[:-1], lengths)
@@ -153,7 +152,7 @@ class MtpDrafter:
         inputs = replace(
             inputs,
             tokens=np.array([one.tokens[-1] for one in rows], np.int32),
-            positions=positions + self._rows.rope_shifts(numbers.tolist()),
+            positions=self._rows.rope_positions(numbers, positions),
         )
         logits, states = self._head.run(inputs, states, index)
         self._sample(rows, logits)
