@@ -89,7 +89,7 @@ def test_drafts_change_no_answer(runtime: CpuRuntime, way: str) -> None:
 
 @pytest.mark.parametrize("sampling", [GREEDY, FREE, NARROW], ids=["greedy", "free", "narrow"])
 def test_right_drafts_are_accepted(right: CpuRuntime, sampling: Sampling) -> None:
-    """At any temperature: a draft token is drawn with the random numbers of the model's token."""
+    """At any temperature: a draft token is sampled with the random numbers of the model's token."""
     requests = [Request((*range(40), token), 40, sampling, seed=token) for token in (3, 11, 90)]
     expected = generate(right, scheduler_of(right), requests).answers
     scheduler = drafting(right, max_num_batched_tokens=50)
