@@ -28,6 +28,7 @@ KINDS: Final = {
 PORT = 18450
 MODULES: Final = {
     "agent": "server tools: launches, calls, memory, leaks, accuracy with Python",
+    "agreement": "tokens and log-probabilities of GGUF files, beside llama.cpp",
     "api": "one API process over a scripted engine",
     "bfcl": "accuracy of function calls (BFCL)",
     "campaign": "every row of the results table, beside the peers",

@@ -7,7 +7,7 @@ import math
 from penstock.config import EngineSettings
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_shapes import expected_shapes
-from penstock.models.families.registry import hf_names
+from penstock.models.families.registry import gguf_names, hf_names
 from penstock.models.hub.folder_files import weight_names
 from penstock.models.hub.model_files import ModelFiles, gguf_parts
 
@@ -16,7 +16,8 @@ def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings)
     """Return the bytes of the packed weights on a CPU: 4 bytes per weight for dtype f32, else the
     size of the files."""
     if settings.dtype == "f32":
-        shapes = expected_shapes(hf_names(spec), spec)
+        names = gguf_names(spec) if files.kind == "gguf" else hf_names(spec)
+        shapes = expected_shapes(names, spec)
         return 4 * sum(map(math.prod, shapes.values()))
     return file_bytes(files)
 

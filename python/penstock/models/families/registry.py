@@ -250,6 +250,11 @@ def hf_names(spec: DecoderSpec) -> TensorNames:
     return _HF_NAMES.get(spec.architecture, HF_NAMES)
 
 
+def gguf_names(spec: DecoderSpec) -> TensorNames:
+    """Return the tensor names of a decoder in a GGUF file, from which `spec` was read."""
+    return GGUF_DECODERS[spec.architecture].names
+
+
 def tensor_renaming(spec: DecoderSpec, container: str | None) -> Callable[[str], str | None] | None:
     """Return the function that maps the name of a tensor in a Hugging Face folder to the name by
     which its families know it, None for a tensor that is not read; None if no name differs.

@@ -1,0 +1,136 @@
+"""The small random models that are compared, and how each is written in llama.cpp's layout.
+
+The models and exporters are those of `tests/models`, where the same files are compared with
+transformers. Sizes that llama.cpp cannot compute are replaced.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+MODELS: Final = Path(__file__).parents[2] / "tests" / "models"
+Write = Callable[[Path], Any]
+"""Writes a GGUF file without a vocabulary, and returns the same model of transformers."""
+
+Options = Mapping[str, Any]
+SQUARE: Final[Options] = {"linear_value_head_dim": 16}
+"""llama.cpp's gated delta rule has keys and values of one size."""
+SIZES: Final[dict[str, Options]] = {
+    "qwen3_5": SQUARE,
+    "qwen3_next": SQUARE,
+    "olmoe": {"num_key_value_heads": 4},
+}
+"""First words of a case's name -> sizes that llama.cpp can compute."""
+
+
+def cases() -> dict[str, Write]:
+    """Return the name and writer of every case."""
+    sys.path.insert(0, str(MODELS))
+    import test_dense_families as dense
+    import test_expert_families as experts
+    import test_gemma_models as gemma
+    import test_hybrid_gguf as hybrids
+    import test_latent_models as latent
+
+    found: dict[str, Write] = {}
+    for case, keys in dense.GGUF_KEYS.items():
+        found[case] = partial(_dense, *dense.CASES[case], keys)
+    for case, (name, options) in OTHERS.items():
+        found[case] = partial(_dense, name, options, {})
+    for case in gemma.GGUF_CASES:
+        found[case] = partial(_gemma, case, gemma.GGUF_KEYS.get(case, {}))
+    for case, (name, options) in hybrids.CASES.items():
+        found[case] = partial(_hybrid, name, options | _sizes(case))
+    for case, (name, options) in (experts.CASES | latent.CASES).items():
+        if case not in experts.FOLDERS_ONLY:
+            found[case] = partial(_experts, name, options | _sizes(case))
+    return found
+
+
+def _sizes(case: str) -> dict[str, Any]:
+    return dict(SIZES.get(case.partition(" ")[0], {}))
+
+
+OTHERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "llama": ("Llama", {}),
+    "qwen2": ("Qwen2", {}),
+    "qwen3": ("Qwen3", {"head_dim": 32}),
+    "qwen3 moe": (
+        "Qwen3Moe",
+        {
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+            "head_dim": 32,
+        },
+    ),
+    "phi3": ("Phi3", {"sliding_window": 7}),
+    "glm4": ("Glm4", {"head_dim": 16}),
+    "glm": ("Glm", {"head_dim": 16}),
+    "ernie4_5": ("Ernie4_5", {"head_dim": 32}),
+    "seed_oss": ("SeedOss", {"head_dim": 32}),
+    "smollm3": ("SmolLM3", {}),
+    "granite": (
+        "Granite",
+        {
+            "embedding_multiplier": 12.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 8.0,
+            "rms_norm_eps": 0.05,
+        },
+    ),
+    "gemma3": (
+        "Gemma3",
+        {
+            "num_hidden_layers": 7,
+            "head_dim": 32,
+            "sliding_window": 5,
+            "query_pre_attn_scalar": 32,
+            "tie_word_embeddings": True,
+        },
+    ),
+}
+
+
+def _dense(name: str, options: Options, keys: Options, path: Path) -> Any:
+    from gguf_export import export_gguf
+    from test_gguf_models import small_model
+
+    model = small_model(name, **options)
+    export_gguf(model, path, extra_keys=keys)
+    return model
+
+
+def _gemma(case: str, options: Options, path: Path) -> Any:
+    from gemma_export import export
+    from gemma_models import build
+
+    model = build(case, **options)
+    export(model, path)
+    return model
+
+
+def _hybrid(name: str, options: dict[str, Any], path: Path) -> Any:
+    from gguf_hybrid_export import convert
+    from hybrid_models import save
+
+    with TemporaryDirectory() as folder:
+        model = save(name, options, Path(folder))
+        convert(Path(folder), path)
+    return model
+
+
+def _experts(name: str, options: dict[str, Any], path: Path) -> Any:
+    from gguf_expert_export import export_experts
+    from random_models import random_model
+
+    model = random_model(name, options)
+    export_experts(model, path)
+    return model
