@@ -24,8 +24,13 @@ SIZES: Final[dict[str, Options]] = {
     "qwen3_5": SQUARE,
     "qwen3_next": SQUARE,
     "olmoe": {"num_key_value_heads": 4},
+    "granite 4 without experts, with one group": {"num_experts_per_tok": 0},
+    "deepseek v2 lite": {"num_hidden_layers": 27},
+    "gemma3n": {"hidden_size_per_layer_input": 256, "laurel_rank": 64},
+    # A choice of experts that are nearly equal turns on llama.cpp's rounding of GELU.
+    "gemma4 26b": {"top_k_experts": 6},
 }
-"""First words of a case's name -> sizes that llama.cpp can compute."""
+"""A case or the first word of its name -> sizes that llama.cpp can compute."""
 
 
 def cases() -> dict[str, Write]:
@@ -39,11 +44,12 @@ def cases() -> dict[str, Write]:
 
     found: dict[str, Write] = {}
     for case, keys in dense.GGUF_KEYS.items():
-        found[case] = partial(_dense, *dense.CASES[case], keys)
+        name, options = dense.CASES[case]
+        found[case] = partial(_dense, name, options | _sizes(case), keys)
     for case, (name, options) in OTHERS.items():
         found[case] = partial(_dense, name, options, {})
     for case in gemma.GGUF_CASES:
-        found[case] = partial(_gemma, case, gemma.GGUF_KEYS.get(case, {}))
+        found[case] = partial(_gemma, case, gemma.GGUF_KEYS.get(case, {}) | _sizes(case))
     for case, (name, options) in hybrids.CASES.items():
         found[case] = partial(_hybrid, name, options | _sizes(case))
     for case, (name, options) in (experts.CASES | latent.CASES).items():
@@ -53,7 +59,7 @@ def cases() -> dict[str, Write]:
 
 
 def _sizes(case: str) -> dict[str, Any]:
-    return dict(SIZES.get(case.partition(" ")[0], {}))
+    return dict(SIZES.get(case) or SIZES.get(case.partition(" ")[0], {}))
 
 
 OTHERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
@@ -70,12 +76,13 @@ OTHERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
             "head_dim": 32,
         },
     ),
-    "phi3": ("Phi3", {"sliding_window": 7}),
+    "phi3": ("Phi3", {"sliding_window": None}),
     "glm4": ("Glm4", {"head_dim": 16}),
     "glm": ("Glm", {"head_dim": 16}),
     "ernie4_5": ("Ernie4_5", {"head_dim": 32}),
     "seed_oss": ("SeedOss", {"head_dim": 32}),
-    "smollm3": ("SmolLM3", {}),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 5}),
+    "exaone4 without windows": ("Exaone4", {"head_dim": 16, "sliding_window": None}),
     "granite": (
         "Granite",
         {

@@ -24,21 +24,23 @@ from penstock.llm import LLM
 
 WORKER: Final = Path(__file__).parents[1] / "workers" / "xllamacpp_logprobs.py"
 PROMPT: Final = [3, 17, 5, 60, 2, 9, 44, 31, 8, 8, 12, 50, 7, 23, 1, 40, 33, 6, 19, 28, 61, 4, 10]
+PROMPTS: Final = [PROMPT, PROMPT[::-1], PROMPT[:5]]
 TOKENS: Final = 16
 TOP: Final = 20
 TOLERANCE: Final = 2e-3
-"""Largest difference between log-probabilities that counts as agreement. llama.cpp reads GELU and
-the exponents of some ops from float16 tables."""
+"""Largest difference between log-probabilities that counts as agreement."""
 
 Steps = list[tuple[int, dict[int, float]]]
 """Per generated token, its id and the log-probabilities of likely tokens."""
+GELU_TOLERANCE: Final = 0.1
+"""The same for models with GELU, which llama.cpp reads from a table of float16."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A side's steps, or why it has none."""
+    """A side's steps for each prompt, or why it has none."""
 
-    steps: Steps | None
+    steps: list[Steps] | None
     error: str = ""
 
 
@@ -75,27 +77,30 @@ def _compared(name: str, write: Write, arguments: argparse.Namespace) -> tuple[s
             ours = _penstock(path)
             also = f"; Penstock: {ours.error}" if ours.error else ""
             return f"{theirs.error}{also}", ""
-        return tuple(
-            side.error if side.steps is None else _difference(side.steps, theirs.steps)
+        tolerance = GELU_TOLERANCE if "gelu" in str(model.config.to_dict()) else TOLERANCE
+        ours, truth = (
+            side.error if side.steps is None else _difference(side.steps, theirs.steps, tolerance)
             for side in (_penstock(path), _transformers(model))
         )
+        return ours, truth
 
 
-def _difference(ours: Steps, theirs: Steps) -> str:
+def _difference(ours: list[Steps], theirs: list[Steps], tolerance: float) -> str:
     """Return the largest difference between log-probabilities at the positions up to the first one
-    at which the tokens differ, and the number of these positions."""
+    of each prompt at which the tokens differ, and the number of equal tokens."""
     largest, equal = 0.0, 0
-    for (token, top), (their_token, all_of_them) in zip(ours, theirs, strict=False):
-        largest = max(largest, *(abs(value - all_of_them[one]) for one, value in top.items()))
-        if token != their_token:
-            break
-        equal += 1
-    verdict = "agree" if largest < TOLERANCE else "DIFFER"
-    return f"{verdict}: {largest:.1e}, {equal} of {len(theirs)} tokens"
+    for mine, other in zip(ours, theirs, strict=True):
+        for (token, top), (their_token, all_of_them) in zip(mine, other, strict=False):
+            largest = max(largest, *(abs(value - all_of_them[one]) for one, value in top.items()))
+            if token != their_token:
+                break
+            equal += 1
+    verdict = "agree" if largest < tolerance else "differ"
+    return f"{verdict}: {largest:.1e}, {equal} tokens"
 
 
 def _llama_cpp(path: Path, peers: Path, vocabulary: int) -> Outcome:
-    arguments = [str(path), json.dumps(PROMPT), str(TOKENS), str(vocabulary)]
+    arguments = [str(path), json.dumps(PROMPTS), str(TOKENS), str(vocabulary)]
     done = subprocess.run(
         [peers / "bin" / "python", WORKER, *arguments],
         capture_output=True, text=True, timeout=120, check=False,
@@ -103,7 +108,9 @@ def _llama_cpp(path: Path, peers: Path, vocabulary: int) -> Outcome:
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
             found = json.loads(line.removeprefix("RESULT "))
-            return Outcome([(token, {int(k): v for k, v in top.items()}) for token, top in found])
+            return Outcome(
+                [[(t, {int(k): v for k, v in top.items()}) for t, top in steps] for steps in found]
+            )
     return Outcome(None, f"llama.cpp: {_reason(done.stderr)}")
 
 
@@ -124,18 +131,25 @@ def _penstock(path: Path) -> Outcome:
     except ModelError as error:
         return Outcome(None, f"Penstock: {str(error).partition(': ')[2]}")
     with llm:
-        answer = llm.generate(
-            PROMPT, sampling=Sampling(temperature=0), max_tokens=TOKENS, top_logprobs=TOP
-        )[0]
-    found = answer.choices[0].logprobs
-    return Outcome([(one.token_id, {t: value for t, _, value in one.top}) for one in found])
+        answers = llm.generate(
+            PROMPTS, sampling=Sampling(temperature=0), max_tokens=TOKENS, top_logprobs=TOP
+        )
+    return Outcome(
+        [
+            [(one.token_id, {t: v for t, _, v in one.top}) for one in answer.choices[0].logprobs]
+            for answer in answers
+        ]
+    )
 
 
 def _transformers(model: Any) -> Outcome:
+    return Outcome([_greedy(model, list(prompt)) for prompt in PROMPTS])
+
+
+def _greedy(model: Any, tokens: list[int]) -> Steps:
     import torch
 
     steps: Steps = []
-    tokens = list(PROMPT)
     with torch.no_grad():
         for _ in range(TOKENS):
             values = model(torch.tensor([tokens]), use_cache=False).logits[0, -1].log_softmax(-1)
@@ -143,4 +157,4 @@ def _transformers(model: Any) -> Outcome:
             steps.append((tokens[-1], dict(enumerate(values.tolist()))))
             if tokens[-1] == len(values) - 1:
                 break
-    return Outcome(steps)
+    return steps

@@ -133,6 +133,8 @@ def _latent_keys(config: Any, joined: bool) -> Iterator[tuple[str, Any]]:
         yield "attention.value_length_mla", config.v_head_dim
     if config.rope_parameters.get("llama_4_scaling_beta"):
         yield "attention.temperature_scale", config.rope_parameters["llama_4_scaling_beta"]
+        length = config.rope_parameters["original_max_position_embeddings"]
+        yield "attention.temperature_length", length
     if config.rope_parameters.get("mscale_all_dim"):
         multiplier = 0.1 * config.rope_parameters["mscale_all_dim"]
         yield "rope.scaling.yarn_log_multiplier", multiplier
@@ -147,13 +149,13 @@ def _deepseek_keys(config: Any) -> Iterator[tuple[str, Any]]:
     yield "expert_weights_scale", config.routed_scaling_factor
     if config.norm_topk_prob:
         yield "expert_weights_norm", True
+    yield "expert_gating_func", 1 if config.model_type in ("deepseek_v2", "mistral4") else 2
 
 
 def _own_keys(config: Any, architecture: str) -> Iterator[tuple[str, Any]]:
     match architecture:
         case "glm4moe":
             yield "rope.dimension_count", config.head_dim // 2
-            yield "expert_gating_func", 2
         case "qwen2moe":
             yield "expert_feed_forward_length", config.moe_intermediate_size
             yield "expert_shared_feed_forward_length", config.shared_expert_intermediate_size
@@ -171,11 +173,15 @@ def _own_keys(config: Any, architecture: str) -> Iterator[tuple[str, Any]]:
             yield "leading_dense_block_count", config.moe_layer_start_index
             yield "expert_feed_forward_length", config.moe_intermediate_size
             yield "expert_shared_count", config.moe_num_shared_experts
+            shared = config.moe_num_shared_experts * config.moe_intermediate_size
+            yield "expert_shared_feed_forward_length", shared
         case "granitemoe":
             yield "attention.scale", config.attention_multiplier
             yield "embedding_scale", config.embedding_multiplier
             yield "residual_scale", config.residual_multiplier
             yield "logit_scale", config.logits_scaling
+            if hasattr(config, "shared_intermediate_size"):
+                yield "expert_shared_feed_forward_length", config.shared_intermediate_size
 
 
 def _tensors(model: Any, architecture: str, joined: bool, fused: bool) -> Tensors:

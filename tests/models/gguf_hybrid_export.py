@@ -36,6 +36,7 @@ def convert(
     kind: str = "F32",
     mtp_layers: int = 0,
     changed_keys: Mapping[str, Any] = MappingProxyType({}),
+    without: tuple[str, ...] = (),
 ) -> None:
     """Write the model of `folder` to `path`.
 
@@ -43,6 +44,7 @@ def convert(
     - `mtp_layers`: layers that predict further tokens, which the converter appends. If the folder
       has no MTP head, they have a few tensors of ones.
     - `changed_keys`: keys with other values than the converter writes.
+    - `without`: keys that are left out, without the architecture's prefix.
     """
     config = json.loads((folder / "config.json").read_text())
     arch = ARCHITECTURES[config["model_type"]]
@@ -60,6 +62,8 @@ def convert(
         writer.kv_data[0].pop(key, None)
         add = writer.add_array if isinstance(value, list) else writer.add_uint32
         add(key, value)
+    for key in without:
+        del writer.kv_data[0][f"{writer.arch}.{key}"]
     names = gguf.get_tensor_name_map(arch, count)
     layers, has_head = config["num_hidden_layers"], False
     for stored, tensor in merged_experts(load_file(folder / "model.safetensors")):
@@ -355,6 +359,7 @@ class _Nemotron(_Mamba):
         config, kinds = self.config, self.config["layers_block_type"]
         for key in (gguf.Keys.Attention.HEAD_COUNT_KV, gguf.Keys.LLM.FEED_FORWARD_LENGTH):
             writer.kv_data[0].pop(key.format(arch=writer.arch))
+        writer.add_layer_norm_eps(config["layer_norm_epsilon"])
         heads = config["num_key_value_heads"]
         writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in kinds])
         writer.add_ssm_conv_kernel(config["conv_kernel"])

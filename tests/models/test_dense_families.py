@@ -102,6 +102,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2": ("Cohere2", WINDOWED | {"tie_word_embeddings": True}),
     "stablelm": ("StableLm", {"use_qkv_bias": True}),
     "stablelm with parallel blocks": ("StableLm", {"use_parallel_residual": True}),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 5}),
 }
 
 
@@ -197,6 +198,7 @@ GGUF_KEYS: dict[str, dict[str, Any]] = {
     },
     "stablelm": {"stablelm.use_parallel_residual": False},
     "stablelm with parallel blocks": {"stablelm.use_parallel_residual": True},
+    "smollm3": {},
 }
 
 

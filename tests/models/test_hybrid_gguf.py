@@ -103,3 +103,11 @@ def test_layers_that_predict_further_tokens_are_not_read(tmp_path: Path) -> None
     torch.testing.assert_close(
         logits_of(tmp_path / "m.gguf"), expected_logits(model, PROMPT), **TOLERANCE
     )
+
+
+def test_nemotron_h_needs_only_the_key_of_eps_that_llama_cpp_reads(tmp_path: Path) -> None:
+    model = save(*CASES["nemotron_h without experts"], tmp_path)
+    convert(tmp_path, tmp_path / "m.gguf", without=("attention.layer_norm_rms_epsilon",))
+    torch.testing.assert_close(
+        logits_of(tmp_path / "m.gguf"), expected_logits(model, PROMPT), **TOLERANCE
+    )

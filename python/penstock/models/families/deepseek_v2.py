@@ -15,7 +15,8 @@ from penstock.models.decoder.tensor_names import HF_LATENT_NAMES
 
 class Config(HfLatentConfig):
     """The keys of config.json, with the defaults of transformers' DeepseekV2Config. `topk_method`:
-    "greedy" ignores the groups of experts."""
+    "greedy" ignores the groups of experts. `norm_topk_prob` has no effect, as in transformers: the
+    shares are the scores times `routed_scaling_factor`."""
 
     max_position_embeddings: int = 2048
     n_routed_experts: int | None = 64
@@ -25,10 +26,8 @@ class Config(HfLatentConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the decoder spec that `config` describes. Raises ModelError for `norm_topk_prob`, on
-    whose meaning implementations disagree."""
-    if config.norm_topk_prob:
-        raise ModelError(f"{where}: norm_topk_prob true is not supported")
+    """Return the decoder spec that `config` describes. Raises ModelError naming the key at fault."""
+    config = msgspec.structs.replace(config, norm_topk_prob=None)
     if config.topk_method == "greedy":
         config = msgspec.structs.replace(config, n_group=None, topk_group=None)
     elif config.topk_method != "group_limited_greedy":

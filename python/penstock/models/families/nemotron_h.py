@@ -155,7 +155,12 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
         else:
             layers.append(LayerSpec(rotary=False, blocks="mixer") if own_heads else mamba)
     return replace(
-        plain, layers=tuple(layers), activation="relu_squared", gated=False, qk_norm=False
+        plain,
+        layers=tuple(layers),
+        activation="relu_squared",
+        gated=False,
+        qk_norm=False,
+        norm_kind="rms",  # though llama.cpp requires the eps of a LayerNorm
     )
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from penstock.base.errors import ModelError
-from penstock.models.configuration.family import Family, HfDecoder
+from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
+from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import num_layers, typed_layers
 from penstock.models.decoder.spec import DecoderSpec
+from penstock.quant.gguf.gguf_file import GgufFile
+
+GGUF_INTERVAL: Final = 4
+"""Distance between layers without rotary embedding, which GGUF files do not have."""
 
 
 class Config(HfConfig):
@@ -51,4 +57,17 @@ def _rotary(config: Config, where: str) -> list[bool]:
     return [interval is None or (layer + 1) % interval != 0 for layer in range(layers)]
 
 
-FAMILY = Family(hf=HfDecoder("smollm3", "SmolLM3ForCausalLM", Config, spec))
+def gguf_spec(file: GgufFile) -> DecoderSpec:
+    """Return the decoder spec of a GGUF file."""
+    plain = gguf_decoder_spec(file)
+    layers = tuple(
+        replace(layer, rotary=(index + 1) % GGUF_INTERVAL != 0)
+        for index, layer in enumerate(plain.layers)
+    )
+    return replace(plain, layers=layers)
+
+
+FAMILY = Family(
+    hf=HfDecoder("smollm3", "SmolLM3ForCausalLM", Config, spec),
+    gguf=GgufDecoder("smollm3", gguf_spec, permuted_qk=True),
+)
