@@ -52,6 +52,7 @@ EXPERTS = {
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 48,
 }
+OLMO = {key: value for key, value in DELTA.items() if key != "rope_parameters"}
 SHORT_CONV = {
     "norm_eps": 1e-5,
     "conv_L_cache": 3,

@@ -31,6 +31,7 @@ MODELS = (
     "GraniteMoeHybrid",
     "NemotronH",
     "FalconH1",
+    "OlmoHybrid",
 )
 
 

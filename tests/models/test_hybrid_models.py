@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +17,16 @@ from hybrid_models import (
     MAMBA,
     MULTIPLIERS,
     NEMOTRON,
+    OLMO,
     PLAIN_DELTA,
     PROMPT,
     SHORT_CONV,
     expected_logits,
     save,
 )
+from safetensors.torch import load_file, save_file
 
+ATTENTION_NORM = "post_attention_layernorm"
 TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -105,6 +109,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | FALCON
         | {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 1},
     ),
+    "olmo hybrid": ("OlmoHybrid", OLMO),
+    "olmo hybrid without positions or negative eigenvalues": (
+        "OlmoHybrid",
+        OLMO
+        | {"linear_allow_neg_eigval": False, "tie_word_embeddings": True}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": None}},
+    ),
 }
 
 
@@ -140,3 +151,21 @@ def test_sequences_in_one_step_do_not_affect_each_other(saved: Any) -> None:
     expected = [PROMPT[5:10], PROMPT[:21], PROMPT[::-1]]
     for row, tokens in enumerate(expected):
         torch.testing.assert_close(logits[row], expected_logits(model, tokens)[-1], **TOLERANCE)
+
+
+@pytest.mark.parametrize("form", ["published", "renamed"])
+def test_folders_of_olmo_hybrids_may_have_other_names(form: str, tmp_path: Path) -> None:
+    """Published ones have the older names in delta nets only, and transformers renames those."""
+    model = save("OlmoHybrid", OLMO, tmp_path)
+    file = tmp_path / "model.safetensors"
+    pre = {"attention_layer_norm": "input_layernorm", "feedforward_layer_norm": ATTENTION_NORM}
+    renamed = {}
+    for name, tensor in load_file(file).items():
+        block = name.split(".")[-2]
+        attends = name.startswith("model.layers.2.")
+        if block in pre and (attends or form == "renamed"):
+            name = name.replace(block, pre[block])
+        renamed[name] = tensor
+    save_file(renamed, file, {"format": "pt"})
+    logits = Stepper(*load_decoder(tmp_path)).step({0: PROMPT}, all_rows=True)
+    torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)

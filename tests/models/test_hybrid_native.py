@@ -18,6 +18,7 @@ from hybrid_models import (
     GRANITE,
     MAMBA,
     NEMOTRON,
+    OLMO,
     PROMPT,
     SHORT_CONV,
     expected_logits,
@@ -41,6 +42,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Granite 4": ("GraniteMoeHybrid", MAMBA | GRANITE),
     "Nemotron-H": ("NemotronH", NEMOTRON),
     "Falcon-H1": ("FalconH1", MAMBA | FALCON),
+    "OLMo": ("OlmoHybrid", OLMO),
 }
 CUTS = {
     "tokens": range(len(PROMPT) + 1),

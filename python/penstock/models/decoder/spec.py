@@ -32,6 +32,9 @@ from penstock.models.decoder.spec_limits import (
 )
 
 FeedForwardActivation: TypeAlias = Literal["silu", "gelu_tanh", "relu_squared"]
+Norms: TypeAlias = Literal["pre", "post", "sandwich"]
+"""Where a block has norms: "pre": of its input; "post": of its output, before that is added to the
+residual; "sandwich": both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class LayerSpec:
     - `blocks`: the blocks that the layer has. A layer with only one block has only its norm.
     - `intermediate_size`: the width of the dense feed-forward; None: that of the model.
     - `attention`: what differs from the attention of the model.
+    - `norms`: where the layer's blocks have norms; None: as `DecoderSpec.norms`.
     - `gate_deviations`: of the feed-forward's gates, only those above mean + gate_deviations *
       (standard deviation) of the token's gates count, by their distance; None: all gates count.
     """
@@ -59,6 +63,7 @@ class LayerSpec:
     intermediate_size: int | None = None
     attention: LayerAttention = PLAIN_ATTENTION
     gate_deviations: float | None = None
+    norms: Norms | None = None
 
     @property
     def reach(self) -> int:
@@ -168,7 +173,7 @@ class DecoderSpec:
     norm_offset: float = 0.0
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_bias: bool = False
-    norms: Literal["pre", "post", "sandwich"] = "pre"
+    norms: Norms = "pre"
     interleaved_rope: bool = False
     parallel: bool = False
     gated: bool = True
@@ -213,6 +218,10 @@ class DecoderSpec:
     def layer_rope(self, layer: LayerSpec) -> RopeSpec:
         """Return the RoPE of a layer with position embedding."""
         return self.local_rope if layer.window and self.local_rope is not None else self.rope
+
+    def layer_norms(self, layer: LayerSpec) -> Norms:
+        """Return where the blocks of a layer have norms."""
+        return layer.norms or self.norms
 
     def feed_forward_size(self, layer: LayerSpec) -> int:
         """Return the width of the dense feed-forward of a layer."""
@@ -353,7 +362,8 @@ class DecoderSpec:
         if self.gated and self.activation == "relu_squared":
             raise ModelError(f"{where}: relu_squared is supported only without a gate")
         if self.parallel and (
-            self.norms != "pre" or any(layer.blocks != "both" for layer in self.layers)
+            any(self.layer_norms(layer) != "pre" for layer in self.layers)
+            or any(layer.blocks != "both" for layer in self.layers)
         ):
             raise ModelError(
                 f"{where}: parallel blocks are supported only with norms of their inputs and with"

@@ -9,7 +9,7 @@ from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape, check_sha
 from penstock.models.decoder import altup, experts_beside, per_layer_inputs
 from penstock.models.decoder.experts_spec import ExpertsSpec
 from penstock.models.decoder.rope_spec import LongRopeScaling
-from penstock.models.decoder.spec import DecoderSpec, LayerSpec
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec, Norms
 from penstock.models.decoder.tensor_names import LONGROPE_FACTORS, TensorNames
 from penstock.quant.checkpoint import Checkpoint, TensorInfo
 
@@ -176,11 +176,12 @@ def _layer_shapes(names: TensorNames, spec: DecoderSpec, own: LayerSpec) -> dict
         )
     if own.has_feed_forward and own.experts is not None:
         shapes |= _expert_shapes(names, spec.hidden_size, own.experts)
-    norms = []
+    norms: list[str] = []
+    place = spec.layer_norms(own)
     if own.has_mixer:
-        norms += _block_norms(spec, names.attention_norm, names.attention_post_norm)
+        norms += _block_norms(place, names.attention_norm, names.attention_post_norm)
     if own.has_feed_forward and not spec.parallel:
-        norms += _block_norms(spec, names.mlp_norm, names.mlp_post_norm)
+        norms += _block_norms(place, names.mlp_norm, names.mlp_post_norm)
     for name in norms:
         shapes |= _norm_shapes(names, name, spec)
     return shapes
@@ -191,8 +192,8 @@ def _norm_shapes(names: TensorNames, name: str, spec: DecoderSpec) -> dict[str, 
     return dict.fromkeys((names.norm_weight(name), *biases), (spec.hidden_size,))
 
 
-def _block_norms(spec: DecoderSpec, before: str, after: str) -> list[str]:
-    return {"pre": [before], "post": [after], "sandwich": [before, after]}[spec.norms]
+def _block_norms(place: Norms, before: str, after: str) -> list[str]:
+    return {"pre": [before], "post": [after], "sandwich": [before, after]}[place]
 
 
 def _attention_shapes(names: TensorNames, spec: DecoderSpec, own: LayerSpec) -> dict[str, Shape]:

@@ -204,12 +204,11 @@ class DecoderWeights:
 
     def _read_mixer(self, prefix: str, own: LayerSpec) -> LayerWeights:
         names, spec = self.names, self.spec
+        place = spec.layer_norms(own)
         norms = LayerWeights(
-            attention_norm=self._norm(prefix + names.attention_norm)
-            if spec.norms != "post"
-            else None,
+            attention_norm=self._norm(prefix + names.attention_norm) if place != "post" else None,
             attention_post_norm=self._norm(prefix + names.attention_post_norm)
-            if spec.norms != "pre"
+            if place != "pre"
             else None,
         )
         if own.mixer is not None:
@@ -236,11 +235,12 @@ class DecoderWeights:
         self, prefix: str, own: LayerSpec, weights: LayerWeights
     ) -> LayerWeights:
         names, spec = self.names, self.spec
-        before = spec.norms != "post" and not spec.parallel
+        place = spec.layer_norms(own)
+        before = place != "post" and not spec.parallel
         normed = replace(
             weights,
             mlp_norm=self._norm(prefix + names.mlp_norm) if before else None,
-            mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if spec.norms != "pre" else None,
+            mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if place != "pre" else None,
         )
         if own.is_dense:
             gate_up, down = self._gate_up(prefix, own), self._down(prefix)
