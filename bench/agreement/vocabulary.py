@@ -8,8 +8,8 @@ import gguf
 
 
 def add_vocabulary(source: Path, path: Path) -> None:
-    """Write the model of `source` to `path` with a vocabulary. Each token has a text of its own. The
-    last tokens begin and end a sequence."""
+    """Write the model of `source` to `path` with a vocabulary. Each token has a text of its own.
+    The last tokens begin and end a sequence."""
     reader = gguf.GGUFReader(source)
     architecture = reader.fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(path, architecture)

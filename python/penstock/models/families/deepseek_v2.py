@@ -26,7 +26,8 @@ class Config(HfLatentConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the decoder spec that `config` describes. Raises ModelError naming the key at fault."""
+    """Return the decoder spec that `config` describes. Raises ModelError naming the key
+    at fault."""
     config = msgspec.structs.replace(config, norm_topk_prob=None)
     if config.topk_method == "greedy":
         config = msgspec.structs.replace(config, n_group=None, topk_group=None)
