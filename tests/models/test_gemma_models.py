@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from decoder_stepper import BLOCK_TOKENS, Stepper, load_decoder
 from gemma_export import export
 from gemma_models import CASES, build
+from safetensors.torch import load_file, save_file
 
 from penstock import _native
 from penstock.kernels.native import NativeOps, plan_arguments
@@ -120,4 +122,30 @@ def test_a_float_gguf_file_gives_the_logits_of_transformers(case: str, tmp_path:
     model = build(case, **GGUF_KEYS.get(case, {}))
     export(model, tmp_path / "m.gguf")
     logits = Stepper(*load_decoder(tmp_path / "m.gguf")).step({0: PROMPT}, all_rows=True)
+    torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("case", "architecture", "old", "new"),
+    [
+        ("gemma3n", "Gemma3nForConditionalGeneration", "model.", "model.language_model."),
+        ("llama4", "Llama4ForConditionalGeneration", "", "language_model."),
+    ],
+)
+def test_the_text_model_of_a_multimodal_folder_gives_the_logits_of_transformers(
+    case: str, architecture: str, old: str, new: str, tmp_path: Path
+) -> None:
+    model = build(case)
+    model.save_pretrained(tmp_path)
+    path, file = tmp_path / "config.json", tmp_path / "model.safetensors"
+    text = json.loads(path.read_text())
+    kind = text["model_type"].removesuffix("_text")
+    config = {"architectures": [architecture], "model_type": kind, "text_config": text}
+    path.write_text(json.dumps(config))
+    tensors = {
+        new + name.removeprefix(old) if name.startswith(old) else name: tensor
+        for name, tensor in load_file(file).items()
+    }
+    save_file(tensors, file, {"format": "pt"})
+    logits = Stepper(*load_decoder(tmp_path)).step({0: PROMPT}, all_rows=True)
     torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)

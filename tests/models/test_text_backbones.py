@@ -152,7 +152,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 # The models that hear answer prompts with and without recordings in tests/engine.
 HEARING = ("Qwen2Audio", "Qwen3OmniMoe", "Voxtral")
-# Architectures whose texts are tested in test_gemma_models.py (without their containers),
+# Architectures whose texts are tested in test_gemma_models.py,
 # test_phi4_answers.py, test_phi4mm.py and test_ultravox.py.
 ELSEWHERE = {
     "Gemma3nForConditionalGeneration",
