@@ -142,9 +142,7 @@ def scan_kernel(
                 key += tl.load(pending, mask=old[:, None] & (n < N)[None, :], other=0.0)
                 pending = row_values + (in_ring * HEADS * D)[:, None] + d[None, :]
                 earlier += tl.load(pending, mask=old[:, None] & (d < D)[None, :], other=0.0)
-            logs, last = decay_logs(
-                logs, tl.where(new, -rate * steps, 0.0), position, start, TILE
-            )
+            logs, last = decay_logs(logs, tl.where(new, -rate * steps, 0.0), position, start, TILE)
             fade = tl.exp(logs)[:, None]
             decay = tl.exp(tl.minimum(logs[:, None] - logs[None, :], 0.0))
             turned = tl.trans(key)

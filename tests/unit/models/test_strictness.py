@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import save_file
 
 from penstock.base.errors import ModelError
+from penstock.models.decoder.head_rows import deinterleaved_rows
 from penstock.models.decoder.rope_spec import RopeSpec
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.models.decoder.tensor_names import HF_NAMES
 from penstock.models.decoder.tensor_shapes import expected_shapes
-from penstock.models.decoder.head_rows import deinterleaved_rows
 from penstock.models.families.registry import (
     ENCODER_ARCHITECTURES,
     HF_ARCHITECTURES,
