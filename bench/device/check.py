@@ -30,6 +30,7 @@ from bench.device.ops import (
     sampling_rows,
     step_of,
 )
+from bench.device.recurrent import recurrent_calls
 from bench.device.result_log import Record
 from penstock.kernels.ops.norm import add_rms_norm, rms_norm
 from penstock.kernels.ops.rope_cache import rope_cache
@@ -89,6 +90,8 @@ def checks(bench: Bench) -> Iterator[Check]:
     for case in attention_cases(bench.rehearsed):
         yield from _attention(bench, case)
     yield from _products(bench, shape, counts)
+    for call in recurrent_calls(bench):
+        yield Check(call.name, call.checked, call.truth)
     for rows in (1, 3) if bench.rehearsed else (1, 32, 150):
         yield from _sampling(bench, shape, rows)
 

@@ -10,6 +10,7 @@ import torch
 
 from bench.device.machine import Bench, Roofline, measure_roofline
 from bench.device.model_shapes import SHAPES, Shape, float8_tiles
+from bench.device.recurrent import recurrent_calls
 from bench.device.result_log import Record
 from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_caches
 from penstock.kernels.ops.attention import ATTENTION
@@ -48,6 +49,12 @@ def measure(bench: Bench, record: Record, only: str = "") -> None:
         for piece in _prefill_attention(bench, shape, tokens):
             if only in piece.name:
                 _measure(bench, record, piece, roofline)
+    record.title("ops of recurrent layers")
+    for call in recurrent_calls(bench):
+        cost = call.op.cost(call.inputs)
+        piece = Piece(call.name, call.run, cost.moved_bytes, cost.operations)
+        if only in piece.name:
+            _measure(bench, record, piece, roofline)
 
 
 def _measure(bench: Bench, record: Record, piece: Piece, roofline: Roofline) -> None:
