@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -43,11 +44,11 @@ SIZES: Final[dict[str, Options]] = {
 def cases() -> dict[str, Write]:
     """Return the name and writer of every case."""
     sys.path.insert(0, str(MODELS))
-    import test_dense_families as dense
-    import test_expert_families as experts
-    import test_gemma_models as gemma
-    import test_hybrid_gguf as hybrids
-    import test_latent_models as latent
+    dense = _module("test_dense_families")
+    experts = _module("test_expert_families")
+    gemma = _module("test_gemma_models")
+    hybrids = _module("test_hybrid_gguf")
+    latent = _module("test_latent_models")
 
     found: dict[str, Write] = {}
     for case, keys in dense.GGUF_KEYS.items():
@@ -115,9 +116,14 @@ OTHERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 }
 
 
+def _module(name: str) -> Any:
+    """Return a module of the folder of the models' tests, which `cases` adds to the path."""
+    return import_module(name)
+
+
 def _dense(name: str, options: Options, keys: Options, path: Path) -> Any:
-    from gguf_export import export_gguf
-    from test_gguf_models import small_model
+    export_gguf = _module("gguf_export").export_gguf
+    small_model = _module("test_gguf_models").small_model
 
     model = small_model(name, **options)
     export_gguf(model, path, extra_keys=keys)
@@ -125,8 +131,8 @@ def _dense(name: str, options: Options, keys: Options, path: Path) -> Any:
 
 
 def _gemma(case: str, options: Options, path: Path) -> Any:
-    from gemma_export import export
-    from gemma_models import build
+    export = _module("gemma_export").export
+    build = _module("gemma_models").build
 
     model = build(case, **options)
     export(model, path)
@@ -134,8 +140,8 @@ def _gemma(case: str, options: Options, path: Path) -> Any:
 
 
 def _hybrid(name: str, options: dict[str, Any], path: Path) -> Any:
-    from gguf_hybrid_export import convert
-    from hybrid_models import save
+    convert = _module("gguf_hybrid_export").convert
+    save = _module("hybrid_models").save
 
     with TemporaryDirectory() as folder:
         model = save(name, options, Path(folder))
@@ -144,8 +150,8 @@ def _hybrid(name: str, options: dict[str, Any], path: Path) -> Any:
 
 
 def _experts(name: str, options: dict[str, Any], path: Path) -> Any:
-    from gguf_expert_export import export_experts
-    from random_models import random_model
+    export_experts = _module("gguf_expert_export").export_experts
+    random_model = _module("random_models").random_model
 
     model = random_model(name, options)
     export_experts(model, path)

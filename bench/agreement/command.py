@@ -74,8 +74,8 @@ def _compared(name: str, write: Write, arguments: argparse.Namespace) -> tuple[s
         add_vocabulary(plain, path)
         theirs = _llama_cpp(path, arguments.peers, model.config.vocab_size)
         if theirs.steps is None:
-            ours = _penstock(path)
-            also = f"; Penstock: {ours.error}" if ours.error else ""
+            error = _penstock(path).error
+            also = f"; Penstock: {error}" if error else ""
             return f"{theirs.error}{also}", ""
         tolerance = GELU_TOLERANCE if "gelu" in str(model.config.to_dict()) else TOLERANCE
         ours, truth = (

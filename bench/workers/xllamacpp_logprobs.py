@@ -20,7 +20,7 @@ params.port = 0
 server = xllamacpp.Server(params)
 
 
-def steps(prompt):
+def steps(prompt: list[int]) -> list[tuple[int, dict[int, float]]]:
     """Return the id and the log-probabilities of each token after `prompt`."""
     body = {
         "prompt": prompt,

@@ -291,7 +291,8 @@ def state_space_scan(
     dt_limits: tuple[float, float],
 ) -> torch.Tensor:
     """See `RecurrentOps.state_space_scan`. All tensors are contiguous."""
-    numbers = (1.0, *map(float, dt_limits))
+    least, most = dt_limits
+    numbers = (1.0, float(least), float(most))
     return _scan(xbc, dt, constants, inputs, state, heads, 0, numbers)
 
 

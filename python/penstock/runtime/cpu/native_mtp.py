@@ -28,7 +28,7 @@ class NativeMtp:
         self._head: MtpHead[Any] = MtpHead(target, weights, ops)
         self._kv_cache = KvCache(replace(memory.cache, layers=self._head.caches))
         # The plan gathers hidden states from here, as other plans do with encoded media.
-        self._rows = np.zeros((memory.step_tokens, target.spec.hidden_size), np.float32)
+        self._rows: Any = np.zeros((memory.step_tokens, target.spec.hidden_size), np.float32)
         self._memory = memory
         self._plan: Any = None
 
