@@ -19,6 +19,7 @@ from hybrid_models import (
     MAMBA,
     MULTIPLIERS,
     NEMOTRON,
+    OLMO,
     PLAIN_DELTA,
     PROMPT,
     SHORT_CONV,
@@ -67,6 +68,11 @@ CASES = {
         ("in_proj_qkvz", "in_proj_ba", "q_proj", "shared_expert_gate", *FEED_FORWARD),
     ),
     "Qwen2-MoE": Case("Qwen2Moe", EXPERTS, ("o_proj", "shared_expert_gate", *FEED_FORWARD)),
+    "OLMo Hybrid": Case(
+        "OlmoHybrid",
+        OLMO,
+        ("b_proj", "a_proj", "g_proj", *ATTENTION, *FEED_FORWARD),
+    ),
     "LFM2": Case("Lfm2", SHORT_CONV, ("in_proj", "out_proj", "q_proj", "w1", "w2", "w3")),
     "Granite 4": Case(
         "GraniteMoeHybrid",
