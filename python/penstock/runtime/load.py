@@ -26,6 +26,10 @@ from penstock.runtime.cpu.image_embedding import ImageAndTextEmbedding, ImageEmb
 from penstock.runtime.cpu.runtime import CpuRuntime
 from penstock.runtime.cpu.start_backend import start_backend
 from penstock.runtime.cpu.transcription import start_native_transcription
+from penstock.runtime.cpu.transformers_architecture import (
+    foreign_model,
+    unknown_architecture,
+)
 from penstock.runtime.device_choice import choose_device, rank_devices
 from penstock.runtime.drafts.load import mtp_of, open_drafter, refuse_drafter_on_gpu
 from penstock.runtime.media_memory import media_memory
@@ -159,6 +163,13 @@ def start_runtime(
 
     Raises ModelError if the model cannot be read or does not fit.
     """
+    refusal = unknown_architecture(files.path) if files.kind == "folder" else None
+    if refusal is not None:
+        foreign = foreign_model(files.path, refusal)
+        # transformers and torch are only imported for models that have no family.
+        from penstock.runtime.cpu.transformers_load import start_transformers_runtime
+
+        return start_transformers_runtime(files, foreign, settings, available, progress)
     device = choose_device(settings)
     if device != "cpu":
         # Importing torch takes two seconds; a CPU server does not need it.

@@ -157,6 +157,15 @@ def spec_of_folder(folder: Path) -> DecoderSpec:
     return _decoder_spec(path, _family(path, HF_ARCHITECTURES))
 
 
+def is_known_folder(folder: Path) -> bool:
+    """Return whether a family of ours has an architecture that the config.json of `folder`
+    names."""
+    named = _read_named(folder / "config.json")
+    return named.container is not None or any(
+        name in HF_ARCHITECTURES or name in ENCODER_ARCHITECTURES for name in named.candidates
+    )
+
+
 def embedding_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
     """Return the spec of the encoder in a Hugging Face folder, or of the decoder without its
     language-model head, whose states serve as embeddings. Raises ModelError as `spec_of_folder`

@@ -11,7 +11,7 @@ import msgspec
 from penstock.base.errors import ModelError
 from penstock.models.configuration.generation_config import read_generation_config
 from penstock.models.configuration.text_backbone import text_backbone_config
-from penstock.models.families.registry import spec_of_folder
+from penstock.models.families.registry import is_known_folder, spec_of_folder
 from penstock.models.hub.folder_files import TOOL_TEMPLATE
 from penstock.models.tokenizer.special_tokens import (
     HARMONY_END_OF_TURN,
@@ -41,10 +41,33 @@ class _Ids(msgspec.Struct):
     eos_token_id: int | list[int] | None = None
 
 
+class _Sizes(msgspec.Struct):
+    vocab_size: int
+    max_position_embeddings: int | None = None
+    n_positions: int | None = None
+
+    @property
+    def max_model_len(self) -> int:
+        return self.max_position_embeddings or self.n_positions or 0
+
+
+def _foreign_sizes(folder: Path) -> _Sizes:
+    """Return the sizes of a model without a family, which the modules of transformers may run.
+    Raises the error of the registry if config.json lacks them."""
+    try:
+        sizes = read_json(folder / "config.json", _Sizes)
+        if sizes.max_model_len > 0:
+            return sizes
+    except ModelError:
+        pass
+    spec_of_folder(folder)
+    raise ModelError(f"{folder / 'config.json'}: vocab_size or max_position_embeddings is missing")
+
+
 def text_parts(folder: Path, model_id: str, fingerprint: str) -> TextParts:
     """Return the text parts of a folder: tokenizer, chat templates, stop ids and limits. Raises
     ModelError naming the file at fault."""
-    spec = spec_of_folder(folder)
+    spec = spec_of_folder(folder) if is_known_folder(folder) else _foreign_sizes(folder)
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.exists():
         raise ModelError(f"{folder}: tokenizer.json is missing")
