@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
+import transformers
 from random_models import expected_logits, random_model
+from safetensors.torch import load_file, save_file
 
 from penstock.base.errors import ModelError
-from penstock.config import EngineSettings
+from penstock.config import EngineSettings, LoraSettings
+from penstock.dialog import Sampling
 from penstock.kernels.step_inputs import StepInputs
 from penstock.models.hub.model_files import ModelFiles
 from penstock.runtime.load import start_runtime
+from tests.engine.scheduled_requests import Request, generate, scheduler_of
 
 MODELS: dict[str, dict[str, Any]] = {
     "GPTNeoX": {"num_key_value_heads": 4},
     "Olmo": {},
     "Nemotron": {"head_dim": 16},
+    "VaultGemma": {"head_dim": 16, "sliding_window": 8, "attn_logit_softcapping": 2.0},
 }
+STEM = tuple((7 * i) % 61 for i in range(1, 34))
+REQUESTS = [
+    Request((*STEM, *tail), 9, Sampling(temperature=0.0)) for tail in [(5, 11), (40,), (2, 3, 4)]
+]
 BLOCK = 16
 
 
@@ -75,6 +86,19 @@ def test_chunks_batches_and_decoding_give_the_logits_of_transformers(
 @pytest.mark.parametrize(
     ("keys", "cause"),
     [
+        (
+            {"model_type": "gpt_neox", "architectures": ["GPTNeoXForSequenceClassification"]},
+            "GPTNeoXForSequenceClassification has no implementation here",
+        ),
+        ({"model_type": "olmo", "auto_map": {"AutoConfig": "code.C"}}, "auto_map names code"),
+        (
+            {"model_type": "olmo", "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+            "OlmoForCausalLM .* rope_type is dynamic",
+        ),
+        (
+            {"model_type": "recurrent_gemma", "architectures": ["RecurrentGemmaForCausalLM"]},
+            "RecurrentGemmaForCausalLM .* recurrent layers|RecurrentGemmaForCausalLM .* type",
+        ),
         ({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}, "recurrent layers"),
         ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, "T5"),
         ({"model_type": "new", "auto_map": {"AutoConfig": "code.C"}}, "auto_map names code"),
@@ -88,10 +112,115 @@ def test_what_cannot_run_is_refused_by_name(
         start(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["Olmo", "VaultGemma"])
+def test_chunks_and_a_prefix_hit_give_the_tokens_of_transformers(name: str, tmp_path: Path) -> None:
+    model = random_model(name, MODELS[name])
+    model.save_pretrained(tmp_path)
+    runtime = start(tmp_path, max_num_seqs=4)
+    expected = [greedy(model, list(one.prompt), one.max_tokens) for one in REQUESTS]
+    scheduler = scheduler_of(runtime, max_num_seqs=4, max_num_batched_tokens=23)
+    for cached in (False, True):
+        outcome = generate(runtime, scheduler, REQUESTS)
+        assert [[token for token, *_ in answer] for answer in outcome.answers] == expected
+        assert (min(outcome.cached_tokens) >= BLOCK) == cached
+    runtime.close()
+
+
+def test_preempted_sequences_give_the_tokens_of_transformers(tmp_path: Path) -> None:
+    model = random_model("VaultGemma", MODELS["VaultGemma"])
+    model.save_pretrained(tmp_path)
+    runtime = start(tmp_path, max_num_seqs=4)
+    requests = [Request(STEM[i : i + 10], 40, Sampling(temperature=0.0)) for i in range(3)]
+    expected = [greedy(model, list(one.prompt), one.max_tokens) for one in requests]
+    outcome = generate(runtime, scheduler_of(runtime, max_num_seqs=4, num_blocks=6), requests)
+    assert [[token for token, *_ in answer] for answer in outcome.answers] == expected
+    assert outcome.preemptions > 0
+    runtime.close()
+
+
+def greedy(model: Any, tokens: list[int], count: int) -> list[int]:
+    """Return the `count` most likely tokens of transformers after `tokens`."""
+    start = len(tokens)
+    for _ in range(count):
+        tokens = [*tokens, int(expected_logits(model, tokens)[-1].argmax())]
+    return tokens[start:]
+
+
+def test_the_log_says_that_the_model_runs_on_transformers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    random_model("Olmo", {}).save_pretrained(tmp_path)
+    start(tmp_path).close()
+    said = (
+        "OlmoForCausalLM has no implementation of its own; it runs on the modules of transformers"
+        f" {transformers.__version__}, which is slower"
+    )
+    assert said in caplog.messages
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_without_the_extra_the_refusal_names_it(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"model_type": "olmo", "architectures": ["OlmoForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ModelError, match=r"OlmoForCausalLM is not supported.*penstock\[torch\]"):
+        start(tmp_path)
+
+
+def test_an_unknown_architecture_of_a_gguf_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    writer = gguf.GGUFWriter(path, "gptneox")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="gptneox is not supported"):
+        start_runtime(ModelFiles("m", "gguf", path), EngineSettings(model=str(path)))
+
+
+def test_missing_tensors_are_refused_by_name(tmp_path: Path) -> None:
+    random_model("Olmo", {}).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"missing tensors: model.layers.1.mlp.up_proj.weight"):
+        start(tmp_path)
+
+
+def test_an_option_of_attention_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    random_model("Olmo", {}).save_pretrained(tmp_path)
+    runtime = start(tmp_path)
+    backend: Any = runtime._backend
+    for options, cause in [
+        ({"dropout": 0.0, "indices": torch.zeros(1)}, "attention with indices is not supported"),
+        ({"dropout": 0.1}, "attention with dropout is not supported"),
+        ({"mask": torch.zeros(1)}, "attention with mask is not supported"),
+        ({"is_causal": False}, "attention that is not causal"),
+    ]:
+        with pytest.raises(ModelError, match=cause):
+            backend.check_options(None, options)
+    runtime.close()
+
+
+def test_a_window_that_only_the_mask_contains_is_refused(tmp_path: Path) -> None:
+    random_model("Olmo", {"sliding_window": 8}).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="layers 0, 1, 2 do not pass it to attention"):
+        start(tmp_path)
+
+
 def test_settings_that_need_a_family_are_refused(tmp_path: Path) -> None:
     random_model("Olmo", {}).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="quantization is not supported for OlmoForCausalLM"):
-        start(tmp_path, quantization="int8", dtype="auto")
+    refused: dict[str, dict[str, Any]] = {
+        "quantization is": {"quantization": "int8", "dtype": "auto"},
+        "LoRA adapters are": {"lora": LoraSettings()},
+        "a GPU is": {"device": "cuda:0"},
+        "tensor parallelism is": {"tensor_parallel_size": 2},
+    }
+    for subject, options in refused.items():
+        with pytest.raises(ModelError, match=f"{subject} not supported for OlmoForCausalLM"):
+            start(tmp_path, **options)
 
 
 def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
