@@ -138,6 +138,26 @@ def test_preempted_sequences_give_the_tokens_of_transformers(tmp_path: Path) -> 
     runtime.close()
 
 
+def test_accepted_and_rejected_drafts_change_no_token(tmp_path: Path) -> None:
+    random_model("Olmo", {}).save_pretrained(tmp_path)
+    runtime = start(tmp_path, max_num_seqs=4, speculative_algorithm="ngram")
+    # Draws between two tokens, so that drafts are proposed, accepted and rejected.
+    drawn = Sampling(temperature=1.0, logit_bias={3: 50.0, 5: 50.0})
+    requests = [Request(tuple(range(20)), 40, drawn)]
+    plain = scheduler_of(runtime, max_num_seqs=4, prefix_caching=False)
+    expected = generate(runtime, plain, requests)
+    scheduler = scheduler_of(runtime, max_num_seqs=4, speculation=True)
+    for tokens in (1, 100):  # a token costs little, so that drafts pay
+        scheduler._planner.prefill_budget.observe(tokens, (40 + tokens) / 1000)
+    outcome = generate(runtime, scheduler, requests)
+    assert [token for token, *_ in outcome.answers[0]] == [
+        token for token, *_ in expected.answers[0]
+    ]
+    gauges = scheduler.gauges()
+    assert gauges.draft_tokens > gauges.accepted_tokens > 0
+    runtime.close()
+
+
 def greedy(model: Any, tokens: list[int], count: int) -> list[int]:
     """Return the `count` most likely tokens of transformers after `tokens`."""
     start = len(tokens)
@@ -217,6 +237,8 @@ def test_settings_that_need_a_family_are_refused(tmp_path: Path) -> None:
         "LoRA adapters are": {"lora": LoraSettings()},
         "a GPU is": {"device": "cuda:0"},
         "tensor parallelism is": {"tensor_parallel_size": 2},
+        "a draft model is": {"draft_model": "other"},
+        "speculative_algorithm mtp is": {"speculative_algorithm": "mtp"},
     }
     for subject, options in refused.items():
         with pytest.raises(ModelError, match=f"{subject} not supported for OlmoForCausalLM"):

@@ -70,6 +70,8 @@ def _check_settings(files: ModelFiles, foreign: ForeignModel, settings: EngineSe
         "kernels reference and triton are": settings.kernel_backend in ("reference", "triton"),
         "a GPU is": settings.device not in ("auto", "cpu"),
         "tensor parallelism is": settings.tensor_parallel_size > 1,
+        "a draft model is": settings.draft_model is not None,
+        "speculative_algorithm mtp is": settings.speculative_algorithm == "mtp",
     }
     for subject, asked in refused.items():
         if asked:
