@@ -216,7 +216,7 @@ def test_an_option_of_attention_that_is_not_known_is_refused(tmp_path: Path) -> 
     for options, cause in [
         ({"dropout": 0.0, "indices": torch.zeros(1)}, "attention with indices is not supported"),
         ({"dropout": 0.1}, "attention with dropout is not supported"),
-        ({"mask": torch.zeros(1)}, "attention with mask is not supported"),
+        ({"attention_mask": torch.zeros(1)}, "attention with attention_mask is not supported"),
         ({"is_causal": False}, "attention that is not causal"),
     ]:
         with pytest.raises(ModelError, match=cause):

@@ -50,6 +50,8 @@ class TransformersBackend:
 
     adapters = None
     media = None
+    hidden = None
+    mtp = None
 
     def __init__(
         self, folder: Path, foreign: ForeignModel, memory: MemoryPlan, settings: EngineSettings
@@ -233,10 +235,15 @@ def _rows(states: torch.Tensor) -> Floats:
 
 
 def _paged_attention(
-    module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, **options: Any
+    module: Any,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    attention_mask: Any = None,
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
     step: _Step = module.penstock_steps[-1]
-    step.backend.check_options(module, options if mask is None else {**options, "mask": mask})
+    step.backend.check_options(module, options | {"attention_mask": attention_mask})
     return step.backend.attend(module, (q, k, v), options, step), None
 
 
