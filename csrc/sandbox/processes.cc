@@ -125,7 +125,15 @@ void signal_descendants(int proc_folder, pid_t ancestor, const std::vector<pid_t
     }
     for (const pid_t pid : stopped)
         kill(pid, SIGKILL);
-    wait_for_end(proc_folder, ancestor, except);
+    // A process whose parent ended while /proc was read was in none of the lists above.
+    for (int waited_us = 0; waited_us < kMaxWaitUs; waited_us += kWaitUs) {
+        const std::vector<pid_t> left = descendants(proc_folder, ancestor, except);
+        if (left.empty())
+            break;
+        for (const pid_t pid : left)
+            kill(pid, SIGKILL);
+        usleep(kWaitUs);
+    }
 }
 
 void wait_for_end(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except) {
