@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import Visitor
 
-# The default model answers this with one line, whatever the sampling.
+# Greedily, the default model answers this with one line. Sampled, it may go on for minutes.
 SHORT: Final = "Say hello."
 # With this grammar, an answer goes on for minutes.
 ENDLESS: Final = {"grammar": {"type": "regex", "value": "([a-z]{2,8} ){4000}"}, "max_tokens": 7000}

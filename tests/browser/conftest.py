@@ -140,7 +140,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def server(default_model: Path, built_page: None) -> Iterator[RunningServer]:
-    running = RunningServer()
+    running = RunningServer("--temperature", "0")
     yield running
     running.stop()
 
