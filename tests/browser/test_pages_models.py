@@ -79,7 +79,7 @@ def download(page: Page) -> None:
 def test_a_card_describes_its_model(visitor: Visitor) -> None:
     page = visitor.open(MODELS)
     card = page.get_by_role("article", name=DEFAULT_MODEL)
-    for text in ("Chat", "Default", "Loaded", "8,192 tokens", "temperature 0.2 · top-p 0.9"):
+    for text in ("Chat", "Default", "Loaded", "8,192 tokens", "temperature 0 · top-p 0.9"):
         expect(card).to_contain_text(text)
     expect(card.get_by_text("GB").or_(card.get_by_text("MB"))).to_be_visible()
 
