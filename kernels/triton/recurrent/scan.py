@@ -36,8 +36,8 @@ from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.recurrent.scan_tile import (
     decay_logs,
     matrix_of,
-    softplus,
-    substituted,
+    tile_products,
+    tile_steps,
     unit_rows,
 )
 from penstock.kernels.triton.recurrent.state_chunk import chunk_of, one_token_rows, states_of
@@ -89,7 +89,6 @@ def scan_kernel(
         v_column = (2 * KEYS if DELTA else 0) + head * D
         lane, n = tl.arange(0, TILE), tl.arange(0, BLOCK_N)
         d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
-        line, other = lane[:, None], lane[None, :]
         whole = (n < N)[:, None] & (d < D)[None, :]
         element = n[:, None] * D + d[None, :]
         origin = matrix_of(matrix, tl.maximum(source, 0), head, HEADS, N, D)
@@ -121,18 +120,9 @@ def scan_kernel(
             value = tl.load(source_row + v_column + d[None, :], mask=inside, other=0.0)
             value = value.to(tl.float32)
             tile_gates = gates + at * ((2 if DELTA else 1) * HEADS) + head
+            steps, beta = tile_steps(tile_gates, lane, new, shift, scale, low, high, HEADS, DELTA)
             if DELTA:
-                gate = tl.load(tile_gates + lane * (2 * HEADS) + HEADS, mask=new, other=0.0)
-                steps = softplus(gate.to(tl.float32) + shift)
-                mixed = tl.load(tile_gates + lane * (2 * HEADS), mask=new, other=0.0)
-                beta = scale / (1.0 + tl.exp(-mixed.to(tl.float32)))
                 key, query = unit_rows(key), unit_rows(query) / tl.sqrt_rn(1.0 * N)
-            else:
-                gate = tl.load(tile_gates + lane * HEADS, mask=new, other=0.0)
-                steps = softplus(gate.to(tl.float32) + shift)
-                steps = tl.minimum(tl.maximum(steps, low), high)
-                beta = steps
-            beta = tl.where(new, beta, 0.0)
             logs = tl.zeros((TILE,), dtype=tl.float32)
             earlier = tl.zeros((TILE, BLOCK_D), dtype=tl.float32)
             if tile < start:  # pending tokens
@@ -143,24 +133,10 @@ def scan_kernel(
                 pending = row_values + (in_ring * HEADS * D)[:, None] + d[None, :]
                 earlier += tl.load(pending, mask=old[:, None] & (d < D)[None, :], other=0.0)
             logs, last = decay_logs(logs, tl.where(new, -rate * steps, 0.0), position, start, TILE)
-            fade = tl.exp(logs)[:, None]
-            decay = tl.exp(tl.minimum(logs[:, None] - logs[None, :], 0.0))
-            turned = tl.trans(key)
-            u = beta[:, None] * value
-            if DELTA:
-                read = tl.dot(key, state, input_precision=PRECISION)
-                u = beta[:, None] * (value - fade * read)
-                score = tl.dot(key, turned, input_precision=PRECISION)
-                weights = tl.where(line > other, beta[:, None] * decay * score, 0.0)
-                u = substituted(
-                    u + earlier, weights, start - tile, tl.minimum(stop - tile, TILE), PRECISION
-                )
-            else:
-                u += earlier
-            score = tl.dot(query, turned, input_precision=PRECISION)
-            weights = tl.where(line >= other, decay * score, 0.0)
-            result = fade * tl.dot(query, state, input_precision=PRECISION)
-            result += tl.dot(weights, u, input_precision=PRECISION)
+            u, result = tile_products(
+                key, query, value, state, earlier, beta, logs, start - tile,
+                tl.minimum(stop - tile, TILE), TILE, DELTA, PRECISION,
+            )  # fmt: skip
             if not DELTA:
                 result += tl.load(constants + 2 * HEADS + head) * value
             tile_out = out + (at * HEADS + head) * D

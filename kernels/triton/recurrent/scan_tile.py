@@ -1,4 +1,4 @@
-"""Functions of the scan over tiles: decays, keys and queries of a tile, and the matrices in which a
+"""Functions of the scan over tiles: decays and products of a tile, and the matrices in which a
 state is read and written.
 
 Every sum has a fixed order, and a token has its own line of a tile in every division into chunks;
@@ -61,3 +61,51 @@ def substituted(right, weights, first, count, PRECISION: tl.constexpr):
     for _ in range(tl.maximum(first, 1), count):
         u = right - tl.dot(weights, u, input_precision=PRECISION)
     return u
+
+
+@triton.jit
+def tile_steps(
+    gates, lane, new, shift, scale, low, high, HEADS: tl.constexpr, DELTA: tl.constexpr
+):  # fmt: skip
+    """Return (steps, beta) of the tokens of a tile: the step of the decay, and the factor of the
+    value, which is 0 for tokens that are not in the chunk. `gates`: the head's gate of the first
+    token; a delta net has those of beta before those of the steps."""
+    if DELTA:
+        gate = tl.load(gates + lane * (2 * HEADS) + HEADS, mask=new, other=0.0)
+        steps = softplus(gate.to(tl.float32) + shift)
+        mixed = tl.load(gates + lane * (2 * HEADS), mask=new, other=0.0)
+        beta = scale / (1.0 + tl.exp(-mixed.to(tl.float32)))
+    else:
+        gate = tl.load(gates + lane * HEADS, mask=new, other=0.0)
+        steps = softplus(gate.to(tl.float32) + shift)
+        steps = tl.minimum(tl.maximum(steps, low), high)
+        beta = steps
+    return steps, tl.where(new, beta, 0.0)
+
+
+@triton.jit
+def tile_products(
+    key, query, value, state, earlier, beta, logs, first, count,
+    TILE: tl.constexpr, DELTA: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return (u, out) of the tokens of a tile, each [TILE, columns], without the direct part of
+    Mamba2. `earlier`: u of pending tokens, zeros for others. `first`, `count`: see `substituted`.
+    """
+    line, other = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
+    fade = tl.exp(logs)[:, None]
+    decay = tl.exp(tl.minimum(logs[:, None] - logs[None, :], 0.0))
+    turned = tl.trans(key)
+    u = beta[:, None] * value
+    if DELTA:
+        read = tl.dot(key, state, input_precision=PRECISION)
+        u = beta[:, None] * (value - fade * read)
+        score = tl.dot(key, turned, input_precision=PRECISION)
+        weights = tl.where(line > other, beta[:, None] * decay * score, 0.0)
+        u = substituted(u + earlier, weights, first, count, PRECISION)
+    else:
+        u += earlier
+    score = tl.dot(query, turned, input_precision=PRECISION)
+    weights = tl.where(line >= other, decay * score, 0.0)
+    out = fade * tl.dot(query, state, input_precision=PRECISION)
+    out += tl.dot(weights, u, input_precision=PRECISION)
+    return u, out
