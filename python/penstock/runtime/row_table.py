@@ -21,6 +21,7 @@ from penstock.runtime.adapter_rows import GroupedRows, group_rows
 from penstock.runtime.logits_processors import LogitsProcessorTable, RowLogitsProcessors
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.min_tokens import FilledMasks, apply_min_tokens
+from penstock.runtime.packed_positions import packed_positions
 from penstock.runtime.sample_rows import sample_rows_of
 from penstock.runtime.state_rows import StateTable
 from penstock.scheduler.types import NO_ADAPTER, Admit, Chunk, StepPlan
@@ -154,10 +155,7 @@ class RowTable:
                     chunk.draft_tokens
                 )
         lengths = np.array([chunk.length + len(chunk.draft_tokens) for chunk in chunks], np.int32)
-        query_starts = np.zeros(len(chunks) + 1, np.int32)
-        np.cumsum(lengths, out=query_starts[1:])
-        shifts = np.repeat(starts - query_starts[:-1], lengths)
-        positions = np.arange(query_starts[-1], dtype=np.int32) + shifts
+        query_starts, positions = packed_positions(starts, lengths)
         token_rows = np.repeat(self._step.index, lengths)
         rope_positions, media = positions, None
         if self._media is not None:

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.runtime.backend import Backend, Floats, Ints
 from penstock.runtime.drafts.computed_tokens import ComputedTokens
-from penstock.runtime.drafts.row_inputs import row_inputs
+from penstock.runtime.drafts.row_inputs import draft_sampling, row_inputs
 from penstock.runtime.memory import MemoryPlan
 from penstock.runtime.row_table import RowTable
 from penstock.scheduler import MAX_DRAFT_TOKENS
@@ -132,24 +131,19 @@ class DraftModel:
         sampling = [draft for draft in drafts if draft.samples]
         if not sampling:
             return
-        token_ids = self._backend.sample(logits, self._sampling(sampling))
-        ahead = self._ahead(sampling)
-        self._rows.put_ahead([draft.row for draft in sampling], ahead, np.maximum(token_ids, 0))
+        numbers = [draft.row for draft in sampling]
+        counts = [len(draft.tokens) for draft in sampling]
+        token_ids = self._backend.sample(logits, self._sampling(numbers, counts))
+        ahead = np.array(counts, np.intp)
+        self._rows.put_ahead(numbers, ahead, np.maximum(token_ids, 0))
         for draft, token in zip(sampling, token_ids.tolist(), strict=True):
             if 0 <= token < self._target_vocab:
                 draft.tokens.append(token)
 
-    def _sampling(self, drafts: list[_Draft]) -> SamplingRows:
-        """Return the target's sampling parameters for the next draft token of each of `drafts`.
-        Penalties count only the known tokens."""
-        rows, ahead = [draft.row for draft in drafts], self._ahead(drafts)
-        sampling = self._rows.sampling(rows, ahead)
-        masks = self._rows.apply_min_tokens(rows, ahead, None, self._vocab)
-        if masks is not None:
-            sampling = replace(sampling, masks=masks[0], mask_of=masks[1])
-        if self._vocab < self._target_vocab:  # these lists may name tokens without logits
+    def _sampling(self, rows: list[int], num_drafts: list[int]) -> SamplingRows:
+        """Return the result of `draft_sampling`, without lists that may name tokens that only the
+        target has."""
+        sampling = draft_sampling(self._rows, rows, num_drafts, self._vocab)
+        if self._vocab < self._target_vocab:
             sampling = replace(sampling, bias=None, seen=None, dry=None)
         return sampling
-
-    def _ahead(self, drafts: list[_Draft]) -> npt.NDArray[np.intp]:
-        return np.array([len(draft.tokens) for draft in drafts], np.intp)

@@ -20,7 +20,7 @@ from penstock.models.decoder.spec import DecoderSpec
 from penstock.quant.weight_slices import size_bytes
 from penstock.runtime.backend import Backend, Floats, Ints, MtpRunner
 from penstock.runtime.drafts.memory import DrafterMemory
-from penstock.runtime.drafts.row_inputs import row_inputs
+from penstock.runtime.drafts.row_inputs import draft_sampling, row_inputs
 from penstock.runtime.memory import MemoryPlan
 from penstock.runtime.row_table import RowTable
 from penstock.scheduler.types import Draft, DraftSource, SampledToken, StepPlan
@@ -163,12 +163,8 @@ class MtpDrafter:
         and position. A row whose logits are not finite gets no further tokens."""
         if not rows:
             return
-        numbers = [one.row for one in rows]
-        ahead = np.array([len(one.tokens) for one in rows], np.intp)
-        sampling = self._rows.sampling(numbers, ahead)
-        masks = self._rows.apply_min_tokens(numbers, ahead, None, logits.shape[1])
-        if masks is not None:
-            sampling = replace(sampling, masks=masks[0], mask_of=masks[1])
+        numbers, counts = [one.row for one in rows], [len(one.tokens) for one in rows]
+        sampling = draft_sampling(self._rows, numbers, counts, logits.shape[1])
         token_ids = self._backend.sample(logits, sampling).tolist()
         for one, token in zip(rows, token_ids, strict=True):
             if token < 0:

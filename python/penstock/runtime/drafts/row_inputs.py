@@ -1,11 +1,16 @@
-"""The inputs of a drafter's step over the rows of its target."""
+"""The inputs of a drafter's step and of its sampler, over the rows of its target."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.step_inputs import StepInputs
+from penstock.runtime.packed_positions import packed_positions
 from penstock.runtime.row_table import RowTable
 
 Ints = npt.NDArray[np.int32]
@@ -20,10 +25,7 @@ def row_inputs(
 
     Tokens of media have their placeholder ids, because a drafter reads only text.
     """
-    query_starts = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum(lengths, out=query_starts[1:])
-    shifts = np.repeat(starts - query_starts[:-1], lengths)
-    positions = np.arange(query_starts[-1], dtype=np.int32) + shifts
+    query_starts, positions = packed_positions(starts, lengths)
     token_rows = np.repeat(rows, lengths)
     context_lens = starts + lengths
     return StepInputs(
@@ -35,3 +37,19 @@ def row_inputs(
         block_tables=table.block_tables(rows, int(context_lens.max())),
         sample_rows=query_starts[1:][samples] - np.int32(1),
     )
+
+
+def draft_sampling(
+    table: RowTable, rows: list[int], num_drafts: Sequence[int], vocab_size: int
+) -> SamplingRows:
+    """Return the target's sampling parameters for the next draft token of each of `rows`, which has
+    `num_drafts` draft tokens so far. Penalties count only the known tokens.
+
+    `vocab_size`: the number of logits.
+    """
+    ahead = np.array(num_drafts, np.intp)
+    sampling = table.sampling(rows, ahead)
+    masks = table.apply_min_tokens(rows, ahead, None, vocab_size)
+    if masks is None:
+        return sampling
+    return replace(sampling, masks=masks[0], mask_of=masks[1])

@@ -25,6 +25,7 @@ from penstock.runtime.gpu.host_transfers import HostTransfers
 from penstock.runtime.gpu.tower_graphs import TowerGraphs
 from penstock.runtime.media import TowerMedia, tower_media
 from penstock.runtime.media_rows import MediaTable
+from penstock.runtime.packed_positions import packed_positions
 from penstock.scheduler.types import Chunk, StepPlan
 
 
@@ -90,9 +91,7 @@ class DeviceMedia:
         """Return the prepared inputs of a step of `chunks` with its media and positions."""
         starts = np.array([chunk.start for chunk in chunks], np.int32)
         lengths = np.array([chunk.length + len(chunk.draft_tokens) for chunk in chunks], np.int32)
-        query_starts = np.append(np.int32(0), np.cumsum(lengths, dtype=np.int32))
-        places = np.arange(query_starts[-1], dtype=np.int32)
-        places += np.repeat(starts - query_starts[:-1], lengths)
+        query_starts, places = packed_positions(starts, lengths)
         rows = np.repeat(np.array([chunk.row for chunk in chunks], np.intp), lengths)
         shifted = self.table.shifted(rows, places)
         positions, media = self.table.inputs(chunks, shifted, places, query_starts)
