@@ -17,13 +17,13 @@ from penstock.models.decoder.lora_targets import adapter_bytes
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.drafts.memory import NO_DRAFTER, DrafterMemory
+from penstock.runtime.mebibytes import MIB, mib
 from penstock.runtime.media_memory import NO_MEDIA, MediaMemory
 from penstock.runtime.state_memory import NO_STATES, StateMemory, state_memory
 from penstock.scheduler import MAX_DRAFT_TOKENS, NGRAM_INDEX_BYTES, step_token_limit
 
 log = logging.getLogger(__name__)
 
-MIB = 1 << 20
 FIXED_BYTES = 96 * MIB
 """The interpreter, the libraries, the tokenizer, and memory that the allocator does not return."""
 
@@ -278,11 +278,6 @@ def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_num_seqs: int, max_mod
     local = 0 if spec.local_rope is None else spec.local_rope.rotary_dim
     tables = max_model_len * (spec.rope.rotary_dim + local)
     return 4 * (step_tokens * per_token + logits + tables)
-
-
-def mib(size_bytes: int) -> str:
-    """Return a size in MiB, rounded up."""
-    return f"{_ceil(size_bytes, MIB):,}"
 
 
 def _ceil(amount: int, unit: int) -> int:

@@ -9,9 +9,9 @@ from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.kernels.recurrent_state import STATE_TILE
 from penstock.models.decoder.spec import DecoderSpec
+from penstock.runtime.mebibytes import MIB, mib
 from penstock.scheduler import MAX_DRAFT_TOKENS
 
-MIB: Final = 1 << 20
 DEFAULT_SNAPSHOT_MIB: Final = 512
 LEAST_SNAPSHOTS: Final = 4
 """Snapshots that a default setting always allows, whatever their size."""
@@ -44,7 +44,7 @@ class StateMemory:
         if not self.size_bytes:
             return ""
         return (
-            f"{_mib(self.size_bytes)} recurrent states ({self.rows} sequences x "
+            f"{mib(self.size_bytes)} recurrent states ({self.rows} sequences x "
             f"{self.row_bytes / MIB:.2f} + {self.snapshots} snapshots x "
             f"{self.snapshot_bytes / MIB:.2f}) + "
         )
@@ -95,10 +95,6 @@ def _snapshots(settings: EngineSettings, snapshot_bytes: int, max_num_seqs: int)
     if wanted * MIB < snapshot_bytes:
         raise ModelError(
             f"state_snapshot_memory_mb is {wanted}; it must be 0 or at least"
-            f" {_mib(snapshot_bytes)}, the MiB of one snapshot of this model"
+            f" {mib(snapshot_bytes)}, the MiB of one snapshot of this model"
         )
     return wanted * MIB // snapshot_bytes
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{-(-size_bytes // MIB):,}"

@@ -16,11 +16,11 @@ from penstock.models.whisper.spec import WhisperSpec
 from penstock.runtime.adapters import RuntimeAdapters
 from penstock.runtime.backend import Floats, Ints, SamplingOps
 from penstock.runtime.cache_shape import CacheShape
+from penstock.runtime.mebibytes import MIB
 from penstock.runtime.media import RuntimeMedia, TowerMedia
 from penstock.runtime.media_memory import MediaMemory
 from penstock.runtime.memory import (
     HISTORY_BYTES,
-    MIB,
     MemoryPlan,
     cache_item_bytes,
     refuse_excess,

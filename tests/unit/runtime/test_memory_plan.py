@@ -18,9 +18,9 @@ from penstock.models.decoder.lora_targets import adapter_bytes
 from penstock.models.decoder.rope_spec import RopeSpec
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.runtime.drafts.memory import DrafterMemory
+from penstock.runtime.mebibytes import MIB
 from penstock.runtime.memory import (
     HISTORY_BYTES,
-    MIB,
     MemoryPlan,
     plan_memory,
     warn_of_short_context,

@@ -17,7 +17,8 @@ from penstock.models.decoder.mixer import CacheSize
 from penstock.models.decoder.rope_spec import RopeSpec
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.runtime.cpu.state_cache import LINE_BYTES, StateCache
-from penstock.runtime.memory import MIB, plan_memory
+from penstock.runtime.mebibytes import MIB
+from penstock.runtime.memory import plan_memory
 from penstock.runtime.state_memory import (
     LEAST_SNAPSHOTS,
     NO_STATES,

@@ -18,9 +18,10 @@ from penstock.models.loader.image_embedder import LoadedImageEmbedder
 from penstock.runtime.cpu.embedding import EmbeddingInfo, NativeEmbedding
 from penstock.runtime.cpu.embedding_inputs import SequenceMedia
 from penstock.runtime.cpu.media_plans import rows_of
+from penstock.runtime.mebibytes import mib
 from penstock.runtime.media import TowerMedia
 from penstock.runtime.media_memory import media_memory
-from penstock.runtime.memory import FIXED_BYTES, media_terms, mib, refuse_bytes
+from penstock.runtime.memory import FIXED_BYTES, media_terms, refuse_bytes
 
 Floats = npt.NDArray[np.float32]
 

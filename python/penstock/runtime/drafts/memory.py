@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.runtime.cache_shape import CacheShape
-
-_MIB: Final = 1 << 20
+from penstock.runtime.mebibytes import mib
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +35,9 @@ class DrafterMemory:
         if not self.size_bytes:
             return ""
         return (
-            f"{_mib(self.weight_bytes)} weights of drafter + {_mib(self.cache_bytes)} cache of"
-            f" drafter + {_mib(self.buffer_bytes)} buffers of drafter + "
+            f"{mib(self.weight_bytes)} weights of drafter + {mib(self.cache_bytes)} cache of"
+            f" drafter + {mib(self.buffer_bytes)} buffers of drafter + "
         )
 
 
 NO_DRAFTER: Final = DrafterMemory()
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{-(-size_bytes // _MIB):,}"

@@ -20,7 +20,8 @@ from penstock.runtime.gpu.memory_terms import (
     slot_bytes,
     work_bytes,
 )
-from penstock.runtime.memory import MIB, lora_bytes, ngram_index_bytes
+from penstock.runtime.mebibytes import MIB, mib
+from penstock.runtime.memory import lora_bytes, ngram_index_bytes
 from penstock.scheduler import step_token_limit
 
 SHARE = 0.92
@@ -122,21 +123,21 @@ class DeviceMemoryPlan:
         if self.devices > 1:
             where = f"on each of {self.devices} devices"
         if self.cpu_blocks:
-            aside = f"{_mib(self.aside_bytes)} CPU KV cache buffers + "
-            cpu_cache = _mib(self.devices * self.cpu_cache_bytes)
+            aside = f"{mib(self.aside_bytes)} CPU KV cache buffers + "
+            cpu_cache = mib(self.devices * self.cpu_cache_bytes)
             host = f", and {cpu_cache} MiB of host memory ({self.cpu_blocks} blocks)"
         if self.ngram_index_bytes:
-            host += f", and {_mib(self.ngram_index_bytes)} MiB of host memory (n-gram index)"
+            host += f", and {mib(self.ngram_index_bytes)} MiB of host memory (n-gram index)"
         if self.adapter_bytes:
-            adapters = f"{_mib(self.adapter_bytes)} adapters + {_mib(self.slot_bytes)} slots + "
+            adapters = f"{mib(self.adapter_bytes)} adapters + {mib(self.slot_bytes)} slots + "
         return (
-            f"{_mib(self.weight_bytes)} weights + {adapters}"
-            f"{_mib(cache.size_bytes)} cache ({cache.describe()}) + "
-            f"{_mib(self.work_bytes)} work ({self.step_tokens} tokens a step) + "
-            f"{_mib(self.graph_bytes)} graphs + "
-            f"{_mib(self.row_bytes)} rows ({self.sizes.max_num_seqs} sequences) + "
-            f"{_mib(self.rope_bytes)} rope + "
-            f"{aside}{_mib(FIXED_BYTES)} fixed = {_mib(self.total_bytes)} MiB {where}{host}"
+            f"{mib(self.weight_bytes)} weights + {adapters}"
+            f"{mib(cache.size_bytes)} cache ({cache.describe()}) + "
+            f"{mib(self.work_bytes)} work ({self.step_tokens} tokens a step) + "
+            f"{mib(self.graph_bytes)} graphs + "
+            f"{mib(self.row_bytes)} rows ({self.sizes.max_num_seqs} sequences) + "
+            f"{mib(self.rope_bytes)} rope + "
+            f"{aside}{mib(FIXED_BYTES)} fixed = {mib(self.total_bytes)} MiB {where}{host}"
         )
 
 
@@ -209,8 +210,8 @@ def _plan_steps(
     plan = replace(bare, cache=replace(one_block, blocks=max(blocks, least)))
     if blocks < least or plan.total_bytes > usable:
         raise ModelError(
-            f"the model does not fit: {plan.formula()}, but only {_mib(usable)} MiB of "
-            f"{_mib(free_bytes)} MiB of free memory may be used; a smaller kv_cache_memory_mb, "
+            f"the model does not fit: {plan.formula()}, but only {mib(usable)} MiB of "
+            f"{mib(free_bytes)} MiB of free memory may be used; a smaller kv_cache_memory_mb, "
             "max_model_len, max_num_seqs or max_num_batched_tokens needs less"
         )
     context = min(wanted_context, (plan.cache.blocks - 1) * settings.block_size)
@@ -261,10 +262,6 @@ def _cpu_blocks(settings: EngineSettings, block_bytes: int) -> tuple[int, int]:
     if settings.cpu_kv_cache_memory_mb and not blocks:
         raise ModelError(
             f"cpu_kv_cache_memory_mb is {settings.cpu_kv_cache_memory_mb}; it must be at least "
-            f"{_mib(settings.tensor_parallel_size * block_bytes)}, the MiB of one KV block"
+            f"{mib(settings.tensor_parallel_size * block_bytes)}, the MiB of one KV block"
         )
     return blocks, min(blocks, max(SAVED_BYTES // block_bytes, 1))
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{-(-size_bytes // MIB):,}"

@@ -10,7 +10,8 @@ from penstock.runtime.adapters import SLOTS_PER_ADAPTER
 from penstock.runtime.gpu.cuda_graphs import sizes_up_to
 from penstock.runtime.gpu.row_table import rows_bytes
 from penstock.runtime.gpu.step_packing import max_words
-from penstock.runtime.memory import MIB, lora_buffer_bytes
+from penstock.runtime.mebibytes import MIB
+from penstock.runtime.memory import lora_buffer_bytes
 from penstock.scheduler import MAX_DRAFT_TOKENS
 
 GRAPH_BYTES = 12 * MIB
