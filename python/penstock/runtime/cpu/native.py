@@ -12,7 +12,6 @@ from penstock.config import EngineSettings
 from penstock.kernels.isa.instruction_sets import IsaSelection
 from penstock.kernels.lora_slots import AdapterSlots
 from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
-from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.step_inputs import MediaRows, StepInputs
 from penstock.models.decoder.decoder import Decoder, Progress
 from penstock.models.loader.model_loader import LoadedModel
@@ -21,6 +20,7 @@ from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cpu.kv_cache import KvCache
 from penstock.runtime.cpu.media_plans import MediaPlans, rows_of
 from penstock.runtime.cpu.native_mtp import NativeMtp
+from penstock.runtime.cpu.native_sampling import NativeSampling
 from penstock.runtime.cpu.state_cache import StateCache
 from penstock.runtime.media import tower_media
 from penstock.runtime.memory import MemoryPlan
@@ -29,7 +29,7 @@ from penstock.scheduler import MAX_DRAFT_TOKENS
 MAX_HEAD_DIM: Final = 1024
 
 
-class NativeBackend:
+class NativeBackend(NativeSampling):
     """A `Backend` with native kernels. `memory`: the sizes for which it is built.
 
     Raises ModelError if the weights cannot be read, or if the kernels do not support the model's
@@ -112,14 +112,6 @@ class NativeBackend:
         slots = None if self.adapters is None else self.adapters.slots
         logits: Floats = self._decoder.forward(self._ops, inputs, self.caches, slots, self.states)
         return logits
-
-    def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
-        return self._ops.sample(logits, rows)
-
-    def top_logprobs(
-        self, logits: Floats, rows: Ints, tokens: Ints, count: int
-    ) -> tuple[Floats, Ints, Floats]:
-        return self._ops.top_logprobs(logits, rows, tokens, count)
 
     def prepare(self, used_blocks: int) -> bool:
         """Allocate memory of the KV cache ahead of its use; see `Backend.prepare`."""

@@ -11,7 +11,6 @@ from penstock.base.errors import ModelError
 from penstock.base.resources import available_cores
 from penstock.config import EngineSettings
 from penstock.kernels.native import NativeOps, Pool, plan_arguments
-from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.step_inputs import StepInputs
 from penstock.models.decoder.rope import identity_table
 from penstock.models.whisper.decoder import CrossAttention, WhisperDecoder
@@ -20,6 +19,7 @@ from penstock.models.whisper.tower import WhisperTower, WhisperTowerSpec
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cpu.kv_cache import KvCache
 from penstock.runtime.cpu.native import check_block_size, check_head_dim
+from penstock.runtime.cpu.native_sampling import NativeSampling
 from penstock.runtime.media import TowerMedia
 from penstock.runtime.transcription import (
     TranscriptionRuntime,
@@ -46,7 +46,7 @@ def start_native_transcription(
     return TranscriptionRuntime(model, settings, planned, backend)
 
 
-class NativeTranscription:
+class NativeTranscription(NativeSampling):
     """A `TranscriptionBackend` with native kernels. Raises ModelError if the kernels do not support
     the model's sizes."""
 
@@ -113,14 +113,6 @@ class NativeTranscription:
         crossed = CrossAttention(cross, self._windows.present)
         logits: Floats = self._decoder.forward(self._ops, inputs, self._cache.present, crossed)
         return logits
-
-    def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
-        return self._ops.sample(logits, rows)
-
-    def top_logprobs(
-        self, logits: Floats, rows: Ints, tokens: Ints, count: int
-    ) -> tuple[Floats, Ints, Floats]:
-        return self._ops.top_logprobs(logits, rows, tokens, count)
 
     def prepare(self, used_blocks: int) -> bool:
         """Allocate memory of the KV cache ahead of its use; see `Backend.prepare`."""

@@ -14,10 +14,10 @@ from penstock.base.errors import ModelError
 from penstock.base.resources import available_cores
 from penstock.config import EngineSettings
 from penstock.kernels.native import NativeOps, Pool
-from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cpu.kv_cache import KvCache
+from penstock.runtime.cpu.native_sampling import NativeSampling
 from penstock.runtime.cpu.transformers_architecture import ForeignModel
 from penstock.runtime.memory import MemoryPlan
 
@@ -44,7 +44,7 @@ class _Step:
     calls: list[tuple[int, int]]
 
 
-class TransformersBackend:
+class TransformersBackend(NativeSampling):
     """A `Backend` over the modules of transformers. Raises ModelError if the weights cannot be
     read, or if the modules compute other logits with the paged KV cache than without it."""
 
@@ -131,14 +131,6 @@ class TransformersBackend:
         )
         rows = torch.from_numpy(np.array(out)).to(q.dtype)
         return rows.reshape(1, tokens, heads, head_dim)
-
-    def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
-        return self._ops.sample(logits, rows)
-
-    def top_logprobs(
-        self, logits: Floats, rows: Ints, tokens: Ints, count: int
-    ) -> tuple[Floats, Ints, Floats]:
-        return self._ops.top_logprobs(logits, rows, tokens, count)
 
     def prepare(self, used_blocks: int) -> bool:
         """Allocate memory of the KV cache ahead of its use; see `Backend.prepare`."""

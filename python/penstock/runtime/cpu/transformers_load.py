@@ -19,6 +19,7 @@ from penstock.runtime.cpu.transformers_backend import TransformersBackend
 from penstock.runtime.memory import plan_memory, warn_of_short_context
 from penstock.runtime.protocol import RuntimeInfo
 from penstock.runtime.row_table import RowTable
+from penstock.runtime.weight_bytes import file_bytes
 from penstock.runtime.weight_quantization import integer_bits
 
 log = logging.getLogger(__name__)
@@ -85,10 +86,10 @@ def _check_settings(files: ModelFiles, foreign: ForeignModel, settings: EngineSe
 
 def _weight_bytes(files: ModelFiles, foreign: ForeignModel, settings: EngineSettings) -> int:
     """Return the bytes of the weights: the size of the files, twice that if they are widened."""
-    parts = [files.path / name for name in weight_names(files.path)]
-    for part in parts:
+    for name in weight_names(files.path):
+        part = files.path / name
         if not part.exists():
             raise ModelError(f"{part} is missing; weights are read from safetensors only")
-    size = sum(part.stat().st_size for part in parts)
+    size = file_bytes(files)
     widened = settings.dtype == "f32" and "float32" not in str(foreign.config.dtype)
     return 2 * size if widened else size
