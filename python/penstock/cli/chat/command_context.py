@@ -1,4 +1,4 @@
-"""The state that the commands of a chat change, and the outcomes of commands."""
+"""The state of a chat, which its commands read and change, and the outcomes of commands."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ from penstock.models.decoder.spec_limits import (
 
 FeedForwardActivation: TypeAlias = Literal["silu", "gelu_tanh", "relu_squared"]
 Norms: TypeAlias = Literal["pre", "post", "sandwich"]
-"""Where a block has norms: "pre": of its input; "post": of its output, before that is added to the
-residual; "sandwich": both."""
+"""The norms of a block. "pre": its input is normalized; "post": its output is normalized, before it
+is added to the residual stream; "sandwich": both are."""
 
 
 @dataclass(frozen=True, slots=True)

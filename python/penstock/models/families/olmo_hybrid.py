@@ -17,7 +17,7 @@ from penstock.models.decoder.tensor_names import HF_NAMES
 _KINDS: Final = {"linear_attention": "delta", "full_attention": "attention"}
 _INTERVAL: Final = 4
 _NORM_EPS: Final = 1e-5
-"""That of the gated norms, whatever the config says."""
+"""The eps of the gated norms; `rms_norm_eps` in the config is that of the other norms."""
 _RENAMED: Final = {
     "attention_layer_norm": "input_layernorm",
     "feedforward_layer_norm": "post_attention_layernorm",
