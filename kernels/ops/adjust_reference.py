@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from penstock.kernels.sampler_inputs import NOTHING_ALLOWED, SamplingRows, SeenTokens, TokenValues
@@ -21,9 +23,9 @@ def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         if rows.dry is not None:
             add_listed(row, rows.dry, index, -1)
         if rows.masks is not None and rows.mask_of is not None and rows.mask_of[index] >= 0:
-            words = rows.masks[rows.mask_of[index]].astype("int64")
+            words = _words(rows.masks[int(rows.mask_of[index])]).to(row.device)
             token = torch.arange(len(row), device=row.device)
-            allowed = torch.from_numpy(words).to(row.device)[token // 32] >> (token % 32) & 1
+            allowed = words[token // 32] >> (token % 32) & 1
             row[allowed == 0] = float("-inf")
             barren[index] = 0 if allowed.any() else NOTHING_ALLOWED
     return barren
@@ -48,6 +50,12 @@ def penalize(row: torch.Tensor, seen: SeenTokens, index: int) -> None:
     x = _saturated(torch.where(counts > 0, before - cost, before), before)
     repetition = float(seen.repetition[index])
     row[tokens] = _saturated(torch.where(x > 0, x / repetition, x * repetition), before)
+
+
+def _words(mask: Any) -> torch.Tensor:
+    """Return the words of a mask, an array of uint32 or a tensor of int32, as int64."""
+    signed = mask if isinstance(mask, torch.Tensor) else torch.from_numpy(mask.view("int32"))
+    return signed.long() & 0xFFFFFFFF
 
 
 def _saturated(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

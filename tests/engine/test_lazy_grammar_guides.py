@@ -128,7 +128,6 @@ def test_token_sampled_before_the_trigger_was_seen_does_not_end_the_answer() -> 
     guide = guide_of_z()
     for token in b"xyz":
         guide.accept(token)
-    assert guide.force(8) == ()  # the next step may already be submitted
     assert guide.accept(ord("v"))
     assert guide.bound is None and guide.error is None and not guide.ended
     guide.accept(ord("z"))

@@ -202,17 +202,22 @@ class EngineCore:
         was sampled.
 
         If the runtime overlaps steps and the next step can be planned already, the next step is
-        submitted before this method returns.
+        submitted before the current one is collected. Its token masks follow once the current step
+        is committed.
         """
         outputs = self._admissions.release_ready() + self._encode_media()
         if not self._flying and not self._launch():
             return outputs
         ahead = self._scheduler.plan_ahead() if self._runtime.info.overlaps else None
+        later = None
         if ahead is not None:
-            self._runtime.submit(ahead, self._masks.begin(self._scheduler.mask_inputs))
+            later = self._masks.later() if self._scheduler.masks_need_commit else None
+            self._runtime.submit(ahead, later)
         result = self._runtime.collect()
         now = self._clock()
         progress = self._scheduler.commit(result, now - self._began)
+        if later is not None:
+            later.begin(self._scheduler.mask_inputs)
         self._flying, self._began = ahead is not None, now
         self._admissions.finish(progress)
         return outputs + _outputs(progress, now)

@@ -3,7 +3,8 @@ the answer or from a trigger on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from penstock.grammar.trigger_matcher import TriggerMatcher
@@ -56,10 +57,11 @@ class GrammarGuide:
     def accept(self, token_id: int) -> bool:
         return self.matcher.consume_token(token_id)
 
-    def force(self, room: int) -> Sequence[int]:
+    def force(self, room: int, stops: Collection[int] = ()) -> Sequence[int]:
         if room <= 0:
             return ()
-        forced = self.matcher.compute_ff_tokens()[:room]
+        tokens = self.matcher.compute_ff_tokens()[:room]
+        forced = list(takewhile(lambda token: token not in stops, tokens))
         if forced and not self.matcher.consume_tokens(forced):
             return ()
         return forced
@@ -91,7 +93,6 @@ class LazyGrammarGuide:
     def __init__(self, start: LLMatcher, triggers: TriggerMatcher) -> None:
         self._start = start
         self._triggers = triggers
-        self._just_bound = False
         self.bound: GrammarGuide | None = None
 
     @property
@@ -105,18 +106,14 @@ class LazyGrammarGuide:
         if self.bound is None:
             self._look(token_id)
             return True
-        self._just_bound = False
         matcher = self.bound.matcher
         if matcher.try_consume_tokens([token_id]) != 1 or matcher.is_stopped():
             self.bound = None
             self._triggers.forget()
         return True
 
-    def force(self, room: int) -> Sequence[int]:
-        # The next step may already be submitted and samples one token.
-        if self.bound is None or self._just_bound:
-            return ()
-        return self.bound.force(room)
+    def force(self, room: int, stops: Collection[int] = ()) -> Sequence[int]:
+        return () if self.bound is None else self.bound.force(room, stops)
 
     def follow(self, draft: Sequence[int]) -> int:
         if self.bound is not None:
@@ -134,7 +131,6 @@ class LazyGrammarGuide:
             consumed = matcher.try_consume_tokens(list(tokens))
             if consumed == len(tokens):
                 self.bound = GrammarGuide(matcher)
-                self._just_bound = True
                 return
             # The grammar refused a token, so no call started at or before this token.
             tokens = tokens[max(consumed, 1) :]

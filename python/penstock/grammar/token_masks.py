@@ -27,15 +27,16 @@ class TokenMaskFiller:
 
     - `vocab_size`: bits of a mask.
     - `threads`: number of threads.
+    - `words`: 32-bit words of a mask.
     - `fill_s`, `wait_s`: total seconds spent on filling masks, and on waiting for them.
     """
 
     def __init__(self, vocab_size: int, threads: int) -> None:
-        self._words = -(-vocab_size // 32)
+        self.words = -(-vocab_size // 32)
         self._threads = threads
         self._starter: ThreadPoolExecutor | None = None
         self._executor: LLExecutor | None = None
-        self._masks: Words = np.empty((0, self._words), np.uint32)
+        self._masks: Words = np.empty((0, self.words), np.uint32)
         self.fill_s = 0.0
         self.wait_s = 0.0
 
@@ -83,11 +84,15 @@ class TokenMaskFiller:
         if not count:
             return None
         if len(self._masks) < count:
-            self._masks = np.empty((count, self._words), np.uint32)
+            self._masks = np.empty((count, self.words), np.uint32)
         masks = self._masks[:count]
         assert self._starter is not None, "not started"
         filling = self._starter.submit(self._fill, matchers, calls, masks)
         return StepTokenMasks(self, filling, masks, np.array(mask_of, np.int32))
+
+    def later(self) -> LaterTokenMasks:
+        """Return the token masks of a step whose guides are not up to date yet."""
+        return LaterTokenMasks(self)
 
     def close(self) -> None:
         if self._starter is not None:
@@ -139,6 +144,31 @@ class StepTokenMasks:
         self._filling.result()
         self._filler.wait_s += time.monotonic() - start_s
         return self._masks, self._mask_of
+
+
+class LaterTokenMasks:
+    """The token masks of a step that is submitted before the step before it is committed.
+    Implements `runtime.protocol.Masks`; `begin` must be called before `wait`."""
+
+    def __init__(self, filler: TokenMaskFiller) -> None:
+        self._filler = filler
+        self._count = -1
+        self._masks: StepTokenMasks | None = None
+
+    def begin(self, sampled: Sequence[tuple[Guide | None, Sequence[int]]]) -> None:
+        """Start to fill the masks; see `TokenMaskFiller.begin`."""
+        self._count = sum(1 + len(draft) for _, draft in sampled)
+        self._masks = self._filler.begin(sampled)
+
+    def wait(self) -> tuple[Words, Index]:
+        """Wait until all masks are filled. If no grammar applies any more, all tokens are
+        allowed."""
+        assert self._count >= 0, "the masks were not begun"
+        if self._masks is None:
+            return np.full((1, self._filler.words), _FREE, np.uint32), np.full(
+                self._count, -1, np.int32
+            )
+        return self._masks.wait()
 
 
 def _bound(guide: Guide | None) -> GrammarGuide | None:

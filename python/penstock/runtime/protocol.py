@@ -59,7 +59,7 @@ class Masks(Protocol):
 
     def wait(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32]]:
         """Wait until the masks are computed and return them. Called once, after the forward pass of
-        a step that samples.
+        a step that samples is launched.
 
         Returns `masks: [M, ceil(V / 32)]`, in which a set bit allows a token, and `mask_of: [S]`,
         the index of the mask of each sampled row, -1 for none. Both are valid until the next step.
@@ -90,7 +90,11 @@ class Runtime(Protocol):
         """Start to execute a plan: apply its changes, compute its chunks, and sample tokens that
         `masks` allow. `collect` returns the result. Unless the runtime overlaps, call `collect`
         before the next `submit`. A row whose logits are not finite gives `SampledToken.failed` and
-        does not affect other rows."""
+        does not affect other rows.
+
+        A runtime that overlaps waits for `masks` in the next call of `submit`, or in the call of
+        `collect` that returns this step. Until then, the masks may still depend on the result of
+        the step before."""
 
     def collect(self) -> StepResult:
         """Wait for the oldest submitted step and return its result."""

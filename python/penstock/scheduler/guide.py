@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 
@@ -31,9 +31,10 @@ class Guide(Protocol):
         """Advance by the sampled `token_id`. If the grammar does not allow it, set `error` and
         return False."""
 
-    def force(self, room: int) -> Sequence[int]:
-        """Return the next tokens, up to `room`, for which the grammar allows only one continuation,
-        and advance past them."""
+    def force(self, room: int, stops: Collection[int] = ()) -> Sequence[int]:
+        """Return the next tokens, up to `room` or the first of `stops`, for which the grammar
+        allows only one continuation, and advance past them. A stop token is sampled instead, so
+        that it ends the answer."""
 
     def follow(self, draft: Sequence[int]) -> int:
         """Return how many tokens at the start of `draft` could be sampled one after another: the

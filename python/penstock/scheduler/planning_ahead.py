@@ -1,17 +1,20 @@
 """Decides whether the next step can be planned before the step in flight has been read.
 
-A plan needs the numbers of tokens, not their values. A decode without a grammar adds exactly one
-token, and a prefill chunk that does not sample only changes which tokens are computed. So the next
-plan must wait only if the samples decide more than their values: a grammar may force tokens or end
-the answer, and draft tokens may be accepted or rejected. A stop token is noticed one step late; the
-sequence's chunk in that step is then computed in vain and its result dropped.
+A plan needs the numbers of tokens, not their values. A decode adds exactly one token, and a prefill
+chunk that does not sample only changes which tokens are computed. So the next plan must wait only
+if the samples decide more than their values, as draft tokens do, which may be accepted or rejected.
+A stop token, or a grammar's end, is noticed one step late; the sequence's chunk in that step is
+then computed in vain and its result dropped.
+
+A grammar may force tokens after a sampled one, which saves steps. A step planned ahead samples them
+one by one instead, because it cannot know them. So steps with grammars are planned ahead only if
+most sequences have no grammar: their steps would wait for the few that have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as List
-from itertools import chain
 from typing import Final
 
 from penstock.dialog import Sampling
@@ -38,7 +41,13 @@ def must_wait_for_commit(
     if any(chunk.draft_tokens or chunk.num_scores for chunk in in_flight.chunks):
         return True
     going_on = [sequence for sequence in running if not sequence.is_finishing]
-    if any(_needs_cpu(sequence, in_flight.whole_budget) for sequence in chain(going_on, joining)):
+    candidates, budget = [*going_on, *joining], in_flight.whole_budget
+    sampling = [sequence for sequence in candidates if _may_sample(sequence, budget)]
+    if any(not samples_on_device(one.sampling, one.suppressed_tokens) for one in sampling):
+        return True
+    if any(sequence.unscored for sequence in candidates):
+        return True
+    if 2 * sum(map(_is_bound, sampling)) >= max(len(sampling), 1):
         return True
     lacking = sum(
         max(cache.blocks_for(sequence.known) - len(sequence.blocks), 0) for sequence in going_on
@@ -55,12 +64,11 @@ def samples_on_device(sampling: Sampling, suppressed_tokens: Collection[int]) ->
     return short and not sampling.dry_multiplier
 
 
-def _needs_cpu(sequence: Sequence, budget: int) -> bool:
-    """Return whether the CPU may take part in sampling or scoring a sequence in a step of up to
-    `budget` tokens."""
-    if sequence.unscored:
-        return True
-    samples = sequence.decoding or sequence.missing <= budget
-    is_free = sequence.guide is None or sequence.guide.idle
-    on_device = samples_on_device(sequence.sampling, sequence.suppressed_tokens)
-    return samples and not (is_free and on_device)
+def _may_sample(sequence: Sequence, budget: int) -> bool:
+    """Return whether a step of up to `budget` tokens may sample a token of a sequence."""
+    return sequence.decoding or sequence.missing <= budget
+
+
+def _is_bound(sequence: Sequence) -> bool:
+    """Return whether a grammar applies to the next token of a sequence."""
+    return sequence.guide is not None and not sequence.guide.idle

@@ -223,11 +223,21 @@ class Scheduler:
     @property
     def mask_inputs(self) -> list[tuple[Guide | None, tuple[int, ...]]]:
         """The guide and the draft tokens of each sampling chunk of the last planned step, in the
-        order of the plan."""
+        order of the plan. A sequence that ended since has no guide."""
         builder = self._ahead or self._in_flight
         assert builder is not None, "no step is planned"
-        pairs = zip(builder.sequences, builder.chunks, strict=True)
-        return [(sequence.guide, chunk.draft_tokens) for sequence, chunk in pairs if chunk.samples]
+        return [
+            (None if sequence.aborted else sequence.guide, chunk.draft_tokens)
+            for sequence, chunk in zip(builder.sequences, builder.chunks, strict=True)
+            if chunk.samples
+        ]
+
+    @property
+    def masks_need_commit(self) -> bool:
+        """Whether a step is planned ahead whose token masks depend on the step in flight."""
+        return self._ahead is not None and any(
+            guide is not None and not guide.idle for guide, _ in self.mask_inputs
+        )
 
     def commit(self, result: StepResult, duration_s: float | None = None) -> list[Progress]:
         """Apply the result of the oldest step in flight and return the progress of its sequences.

@@ -248,10 +248,11 @@ class Sequence:
 
     def force(self) -> tuple[int, ...]:
         """Append and return the tokens that the guide forces. Return none if log-probabilities are
-        requested, because a token that is not sampled has no log-probability."""
+        requested, because a token that is not sampled has no log-probability, or if a step in
+        flight samples the next token."""
         room = self.known_limit - len(self.tokens)
-        if self.guide is None or self.top_logprobs is not None or room <= 0:
+        if self.guide is None or self.top_logprobs is not None or room <= 0 or self.pending_samples:
             return ()
-        forced = tuple(self.guide.force(room))
+        forced = tuple(self.guide.force(room, self.stop_token_ids))
         self.tokens.extend(forced)
         return forced

@@ -7,6 +7,7 @@ of token i. So a block that was lost, shared by mistake or overwritten changes e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -30,6 +31,7 @@ from penstock.scheduler import (
     StepPlan,
     StepResult,
 )
+from penstock.scheduler.sequence import Sequence as Tenant
 
 VOCAB = 50
 
@@ -68,7 +70,10 @@ def scores_alone(prompt: Sequence[int], media: Sequence[MediaSpan] = ()) -> list
 
 class ScriptedGuide:
     """A guide with fixed rules for the tokens that are forced, end the answer or are forbidden.
-    `opening` is forced before the first sampled token."""
+    `opening` is forced before the first sampled token.
+
+    A forced token is the only one that may be sampled, if it is not forced before.
+    """
 
     idle = False
 
@@ -82,7 +87,10 @@ class ScriptedGuide:
 
     def accept(self, token_id: int) -> bool:
         assert not self.ended and self.error is None
-        self._forced = ()  # cut off by the end of the answer
+        if self._forced:
+            assert token_id == self._forced[0]
+            self._forced = self._forced[1:]
+            return True
         if token_id % 16 == 7:
             self.error = "7, 23 and 39 are not allowed"
             return False
@@ -91,11 +99,20 @@ class ScriptedGuide:
             self._forced = tuple((token_id + step) % VOCAB for step in range(1, token_id % 8))
         return True
 
-    def force(self, room: int) -> tuple[int, ...]:
+    @property
+    def only(self) -> int | None:
+        """The only token that may be sampled next; None if there are others."""
+        return self._forced[0] if self._forced else None
+
+    def force(self, room: int, stops: frozenset[int] = frozenset()) -> tuple[int, ...]:
+        ends = [index for index, token in enumerate(self._forced) if token in stops]
+        room = min([room, *ends])
         forced, self._forced = self._forced[:room], self._forced[room:]
         return forced
 
     def follow(self, draft: Sequence[int]) -> int:
+        if self._forced:
+            return 0
         for index, token in enumerate(draft):
             probe = ScriptedGuide()
             if not probe.accept(token) or probe.ended or probe.force(1):
@@ -117,16 +134,18 @@ def answer_alone(
         state = digest(state, token, rows.get(position, b""))
     answer: list[int] = []
     if guide is not None and max_tokens:
-        answer += guide.force(max_tokens - 1)
+        answer += guide.force(max_tokens - 1, stops)
         for token in answer:
             state = digest(state, token)
     while len(answer) < max_tokens:
         token = token_of(state, vocab)
+        if guide is not None and guide.only is not None:
+            token = guide.only
         if token in stops or (guide is not None and not guide.accept(token)):
             break
         new = [token]
         if guide is not None and not guide.ended:
-            new += guide.force(max_tokens - len(answer) - 1)
+            new += guide.force(max_tokens - len(answer) - 1, stops)
         answer += new
         if guide is not None and guide.ended:
             break
@@ -171,6 +190,7 @@ class FakeRuntime:
         self.max_step_tokens = 0
         self.drafted = 0
         self.next_token: Callable[[int], int] | None = None
+        self.sequence_of: Callable[[int], Tenant | None] = lambda row: None
         self.host: dict[int, list[bytes | None]] = {}
         self.pending_copies: list[tuple[int, Callable[[], None]]] = []
         self.copies_wait = False
@@ -238,7 +258,9 @@ class FakeRuntime:
                 scored.append(Scored(chunk.row, token, logprob_of(state, token)))
             self.drafted += len(chunk.draft_tokens)
             for place, state in enumerate(after[chunk.length - 1 :] if chunk.samples else []):
-                row.tokens.append(self._draw(state, row.tokens[-1]))
+                only = self._allowed(chunk.row)
+                drawn = self._draw(state, row.tokens[-1])
+                row.tokens.append(drawn if only is None else only)
                 sampled.append(
                     SampledToken(chunk.row, row.tokens[-1], failed=self.fails(chunk.row))
                 )
@@ -268,6 +290,18 @@ class FakeRuntime:
         places = len(row.tokens) + chunk.num_drafts - 1
         assert places <= len(row.blocks) * self.block_size, "no blocks for the drafts"
         return drafter.propose(chunk, len(row.tokens), right)
+
+    def _allowed(self, row: int) -> int | None:
+        """Return the only token that the mask of a row allows, None if there is no mask. The guide
+        lacks the tokens of the step in flight."""
+        sequence = self.sequence_of(row)
+        if sequence is None or sequence.guide is None:
+            return None
+        guide = copy(sequence.guide)
+        for token in self.rows[row].tokens[len(sequence.tokens) :]:
+            if token in sequence.stop_token_ids or not guide.accept(token) or guide.ended:
+                return None
+        return guide.only
 
     def _draw(self, state: bytes, before: int) -> int:
         return token_of(state, self.vocab) if self.next_token is None else self.next_token(before)
@@ -350,10 +384,16 @@ class Harness:
             states=self._states(),
             drafter=self.drafter if self.max_drafts else None,
         )
+        self.runtime.sequence_of = self._sequence_of
         self.answers: dict[str, list[int]] = {}
         self.finishes: dict[str, str] = {}
         self.cached: dict[str, int] = {}
         self.scores: dict[str, list[tuple[int, float]]] = {}
+
+    def _sequence_of(self, row: int) -> Tenant | None:
+        """Return the sequence of a row, unless it has ended."""
+        running = self.scheduler._queues.running
+        return next((one for one in running if one.row == row and not one.aborted), None)
 
     def _states(self) -> FakeStates | None:
         if self.state_snapshots is None:

@@ -351,3 +351,38 @@ def test_the_row_of_an_aborted_request_is_released_after_both_steps() -> None:
     harness.take(following)
     assert harness.scheduler.gauges().kv_cache_blocks_used == 0
     assert harness.answers["a"] == []
+
+
+@pytest.mark.parametrize(("free", "planned"), [(1, False), (2, True)])
+def test_steps_of_a_few_guided_sequences_are_planned_ahead(free: int, planned: bool) -> None:
+    """A step planned ahead samples the tokens that another step would force."""
+    harness = Harness(max_num_seqs=4)
+    for n in range(free):
+        harness.submit(f"free {n}", [*PROMPT, n], 20)
+    opening = (9, 4)
+    harness.submit("guided", PROMPT[:2], 12, guide=ScriptedGuide(opening))
+    start_of = harness.scheduler.plan()
+    assert start_of is not None
+    result = harness.runtime.execute(start_of)
+    assert (harness.scheduler.plan_ahead() is not None) == planned
+    if planned:
+        assert harness.scheduler.masks_need_commit
+        return
+    harness.take(result)
+    run_ahead(harness)
+    expected = answer_alone(PROMPT[:2], 12, frozenset(), ScriptedGuide(opening))
+    assert harness.answers["guided"] == expected
+
+
+def test_guided_answers_beside_free_ones_equal_those_alone() -> None:
+    """The free ones end first, so that the steps go from planned ahead to waiting."""
+    harness = Harness(max_num_seqs=9, num_blocks=128)
+    for n in range(6):
+        harness.submit(f"free {n}", [*PROMPT, n], 3 + n)
+    for n in range(3):
+        harness.submit(f"guided {n}", [n, *PROMPT], 40, guide=ScriptedGuide((n, 4)))
+    steps, planned_ahead = run_ahead(harness)
+    assert 0 < planned_ahead < steps - 1
+    for n in range(3):
+        expected = answer_alone([n, *PROMPT], 40, frozenset(), ScriptedGuide((n, 4)))
+        assert harness.answers[f"guided {n}"] == expected

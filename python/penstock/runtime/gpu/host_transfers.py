@@ -34,6 +34,15 @@ class Fetched:
         return [tensor.numpy() for tensor in self._tensors]
 
 
+def copy_to_device(array: npt.NDArray[Any], device: torch.device | str) -> torch.Tensor:
+    """Copy an array to a device, without waiting for the stream. Unsigned integers of 32 bits
+    become signed integers with the same bits."""
+    tensor = torch.from_numpy(array.view(np.int32) if array.dtype == np.uint32 else array)
+    if torch.device(device).type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 class HostTransfers:
     """Copies data to and from `device`. `num_words`: most words that one `send` copies."""
 
@@ -68,10 +77,7 @@ class HostTransfers:
 
     def to_device(self, array: npt.NDArray[Any]) -> torch.Tensor:
         """Copy a short array to the device, without waiting for the stream."""
-        tensor = torch.from_numpy(array)
-        if self._cuda:
-            tensor = tensor.pin_memory()
-        return tensor.to(self.words.device, non_blocking=True)
+        return copy_to_device(array, self.words.device)
 
     def index(self, places: list[int]) -> torch.Tensor:
         """Copy indices to the device as int32, without waiting for the stream."""

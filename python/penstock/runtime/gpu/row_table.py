@@ -83,8 +83,7 @@ class DeviceRows:
     def prepare(self, packed: Packed) -> Slots:
         """Return the inputs of the step that was sent last. They are valid until the next step is
         prepared."""
-        blocks = packed.blocks or self._slots.inputs.block_tables.shape[1]
-        slots = self._slots.cut(packed.chunks, packed.tokens, packed.places, packed.sampled, blocks)
+        slots = self.slots_of(packed)
         upload = self._upload(packed)
         self._ops.prepare_step(self._state, upload, slots, packed.chunks, self._block_size)
         if packed.groups is None:
@@ -92,6 +91,12 @@ class DeviceRows:
         tokens, sampled = packed.groups.read(self._transfers.words)
         inputs = replace(slots.inputs, adapters=tokens, sampled_adapters=sampled)
         return replace(slots, inputs=inputs)
+
+    def slots_of(self, packed: Packed) -> Slots:
+        """Return the inputs of the step that was prepared last, without adapters. `packed`: the
+        step, or its first chunks."""
+        blocks = packed.blocks or self._slots.inputs.block_tables.shape[1]
+        return self._slots.cut(packed.chunks, packed.tokens, packed.places, packed.sampled, blocks)
 
     def adjust(self, logits: torch.Tensor, slots: Slots) -> None:
         """Apply the logits processors to the logits [S, V] of the prepared step, in place."""

@@ -2,8 +2,9 @@
 
 A step in which the device samples all rows never waits for the CPU: its inputs come from the
 persistent batch on the device, its tokens stay there, and the CPU gets a copy. A pure decode step
-is one replay of a CUDA graph; a step with prefill is launched kernel by kernel. If the CPU takes
-part in sampling (token masks, DRY, draft tokens, prompt log-probabilities), the forward pass is
+is one replay of a CUDA graph; a step with prefill is launched kernel by kernel. The sampler of a
+step with token masks is launched later than its forward pass, when the CPU has computed the masks.
+If the CPU takes part in sampling (DRY, draft tokens, prompt log-probabilities), the forward pass is
 launched in the same way, and `Sampler` does the rest as on a CPU.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -49,6 +51,22 @@ Results = tuple[torch.Tensor, "torch.Tensor | None"]  # logits, and tokens if th
 
 DEVICE_SAMPLING = StepForm(samples=True)
 """Decode steps that the device samples, without adapters."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedStep:
+    """A step whose forward pass is launched, and whose sampler waits for `masks`.
+
+    `rows`: the sampled rows.
+    `packed`: the step as sent to the device, without padding.
+    `logits`: [S, V], S >= number of sampled rows.
+    """
+
+    plan: StepPlan
+    rows: list[int]
+    packed: Packed
+    logits: torch.Tensor
+    masks: Masks
 
 
 class GpuRuntime:
@@ -131,6 +149,7 @@ class GpuRuntime:
         self._sampler = sampler(ops, self._rows)
         self._outputs = OutputReader(ops, self._rows, self._transfers)
         self._in_flight: deque[StepOutputs | StepResult] = deque()
+        self._masked: MaskedStep | None = None
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # weights and cache are complete for all streams
 
@@ -171,9 +190,10 @@ class GpuRuntime:
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         """Launch a step; see `Runtime.submit`."""
+        self._sample_masked()
         self._rows.apply(plan)
         sampled = [chunk.row for chunk in plan.chunks if chunk.samples]
-        on_device = masks is None and not self._rows.need_cpu(sampled)
+        on_device = not self._rows.need_cpu(sampled)
         on_device &= not any(chunk.draft_tokens or chunk.num_scores for chunk in plan.chunks)
         with self.launching():
             if self._adapters is not None:
@@ -183,7 +203,11 @@ class GpuRuntime:
             self._adjustments.note_plan(plan)
             if on_device:
                 self._adjustments.refresh(sampled)
-            logits, tokens = self._launch(plan, samples=on_device and bool(sampled))
+            samples = on_device and masks is None and bool(sampled)
+            packed, (logits, tokens) = self._launch(plan, samples=samples)
+            if on_device and masks is not None:
+                self._masked = MaskedStep(plan, sampled, packed, logits, masks)
+                return
             if on_device:
                 self._in_flight.append(self._outputs.fetch(plan, sampled, logits, tokens))
                 return
@@ -201,7 +225,20 @@ class GpuRuntime:
         return msgspec.structs.replace(result, last_restored=self._cpu_kv_cache.last_restored)
 
     def _collect(self) -> StepResult:
+        if not self._in_flight:
+            self._sample_masked()
         return self._result_of(self._in_flight.popleft())
+
+    def _sample_masked(self) -> None:
+        """Launch the sampler of the step that waits for its masks, if there is one."""
+        if self._masked is None:
+            return
+        step, self._masked = self._masked, None
+        with self.launching():
+            slots = self._device_rows.slots_of(step.packed)
+            logits = step.logits[: len(step.rows)]
+            tokens = self._sample(step.packed, slots, logits, step.masks)
+            self._in_flight.append(self._outputs.fetch(step.plan, step.rows, logits, tokens))
 
     def _drain(self) -> None:
         """Wait for all steps in flight and read their tokens, because the CPU samples next and
@@ -236,6 +273,7 @@ class GpuRuntime:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self._in_flight.clear()
+        self._masked = None
         del self._graphs
         if self._cpu_kv_cache is not None:
             self._cpu_kv_cache.close()
@@ -246,9 +284,9 @@ class GpuRuntime:
         """Select the device and the stream of steps for the calling thread."""
         return launching(self._device, self._stream)
 
-    def _launch(self, plan: StepPlan, *, samples: bool) -> Results:
-        """Launch a step: a decode step as a graph, a step with prefill kernel by kernel. Return its
-        logits, and its tokens if the device samples."""
+    def _launch(self, plan: StepPlan, *, samples: bool) -> tuple[Packed, Results]:
+        """Launch a step: a decode step as a graph, a step with prefill kernel by kernel. Return the
+        step without padding, its logits, and its tokens if `samples`."""
         media = self.device_media
         if media is not None and media.is_plain(plan):
             media = None
@@ -259,9 +297,11 @@ class GpuRuntime:
             self._graphs.make(size, form)
         packed = self._packer.pack(plan, self._transfers.staging(), size)
         self._device_rows.update(packed)
-        if size:
-            return self._graphs.replay(size, form)
-        return self._compute(packed, samples, media=media, chunks=plan.chunks)
+        if not size:
+            return packed, self._compute(packed, samples, media=media, chunks=plan.chunks)
+        count = len(plan.chunks)
+        whole = replace(packed, chunks=count, tokens=count, places=count, sampled=count)
+        return whole, self._graphs.replay(size, form)
 
     def _compute_decodes(self, size: int, form: StepForm) -> Results:
         packed = Packed(0, size, size, size, size, groups=self._groups_of(size, form))
@@ -283,15 +323,24 @@ class GpuRuntime:
         if media is not None:
             inputs = media.add_to(inputs, chunks, self._transfers)
         logits = self._model.logits(inputs, one_token=one_token)
-        if not samples:
-            return logits, None
+        return logits, self._sample(packed, slots, logits) if samples else None
+
+    def _sample(
+        self,
+        packed: Packed,
+        slots: StepBuffers[Any],
+        logits: torch.Tensor,
+        masks: Masks | None = None,
+    ) -> torch.Tensor:
+        """Launch the sampler of the step that was sent last, and append its tokens to the rows on
+        the device. Return the tokens."""
         rows = SamplingRows(
             slots.temperature, slots.top_k, slots.top_p, slots.min_p, slots.seed, slots.position
         )
         self._device_rows.adjust(logits[: packed.sampled], slots)
-        tokens = self._sampler.sample(logits, rows)
+        tokens = self._sampler.sample(logits, rows, masks)
         self._device_rows.append(packed, slots, tokens)
-        return logits, tokens
+        return tokens
 
     def _clear(self, size: int, form: StepForm) -> None:
         """Fill the inputs of a step with padding, before a capture."""

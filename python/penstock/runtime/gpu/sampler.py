@@ -7,6 +7,7 @@ Tokens that its CPU samples are sent to the other processes. So no rank can dive
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.torch_ops import TorchOps
 from penstock.runtime.backend import Floats, Ints
+from penstock.runtime.gpu.host_transfers import copy_to_device
 from penstock.runtime.protocol import Masks
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.sampler import Sampler
@@ -28,9 +30,11 @@ Broadcast = Callable[[torch.Tensor], torch.Tensor]
 
 
 class DeviceSampler(Protocol):
-    def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-        """Sample one token per row of `logits` [S, V], which is modified in place. Return the
-        tokens [S] int32 on the device, without synchronizing."""
+    def sample(
+        self, logits: torch.Tensor, rows: SamplingRows, masks: Masks | None = None
+    ) -> torch.Tensor:
+        """Sample one token per row of `logits` [S, V], which is modified in place. Wait for `masks`
+        to be computed, but not for the device. Return the tokens [S] int32 on the device."""
 
     def finish(self, plan: StepPlan, logits: torch.Tensor, masks: Masks | None) -> StepResult:
         """Sample a step on the CPU, append the tokens to the row table and return the result of the
@@ -47,7 +51,12 @@ class SingleDeviceSampler:
         self._ops = ops
         self._sampler = Sampler(rows, CpuSampler(ops))
 
-    def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    def sample(
+        self, logits: torch.Tensor, rows: SamplingRows, masks: Masks | None = None
+    ) -> torch.Tensor:
+        if masks is not None:
+            parts: Any = [copy_to_device(part, logits.device) for part in masks.wait()]
+            rows = replace(rows, masks=parts[0], mask_of=parts[1])
         tokens: torch.Tensor = self._ops.sample(logits, rows)
         return tokens
 
@@ -70,8 +79,10 @@ class LeaderSampler:
         self._broadcast = broadcast
         self._send = send
 
-    def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-        return self._broadcast(self._own.sample(logits, rows))
+    def sample(
+        self, logits: torch.Tensor, rows: SamplingRows, masks: Masks | None = None
+    ) -> torch.Tensor:
+        return self._broadcast(self._own.sample(logits, rows, masks))
 
     def finish(self, plan: StepPlan, logits: torch.Tensor, masks: Masks | None) -> StepResult:
         result = self._own.finish(plan, logits, masks)
@@ -94,7 +105,9 @@ class FollowerSampler:
         self._broadcast = broadcast
         self._receive = receive
 
-    def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    def sample(
+        self, logits: torch.Tensor, rows: SamplingRows, masks: Masks | None = None
+    ) -> torch.Tensor:
         return self._broadcast(torch.empty(len(logits), dtype=torch.int32, device=logits.device))
 
     def finish(self, plan: StepPlan, logits: torch.Tensor, masks: Masks | None) -> StepResult:
