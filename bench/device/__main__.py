@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench.device import (
@@ -40,6 +41,7 @@ SECTIONS: dict[str, Section] = {
     "ops": lambda bench, record, _: ops.measure(bench, record),
     "variants": variants.measure,
     "products": products.measure,
+    "products-float8": partial(products.measure, only="-float8"),
     "qwen3-8b": lambda bench, record, _: engine.measure(bench, record, "qwen3-8b"),
     "qwen3-8b-fp8": lambda bench, record, _: engine.measure(bench, record, "qwen3-8b-fp8"),
     "llama-8b": lambda bench, record, _: engine.measure(bench, record, "llama-8b", False),

@@ -38,6 +38,18 @@ class Bench:
 
         return float(do_bench(call, warmup=10, rep=40, return_mode="median")) / 1e3
 
+    def replay_seconds(self, call: Callable[[], Any]) -> float:
+        """Return the median time of a call in a CUDA graph, as decode steps run it: without the
+        launches by the CPU, which take longer than a small product."""
+        if self.device == "cpu":
+            return self.seconds(call)
+        call()  # compiles kernels and allocates workspaces
+        self.sync()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        return self.seconds(graph.replay)
+
     def wall_s(self, call: Callable[[], Any], repeats: int) -> float:
         """Return the mean wall time of `repeats` consecutive calls, on any stream."""
         call()

@@ -1,7 +1,8 @@
 """The section `products`: find the fastest kernel of each product by number of rows, for
 `kernels/tuning/linear.json`.
 
-A kernel whose result is wrong, or that failed the trial, cannot win.
+Calls are replayed from CUDA graphs, as in decode steps. A kernel whose result is wrong, or that
+failed the trial, cannot win.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from bench.device.ops import layer_sizes, packed_float8, packed_weight
 from bench.device.result_log import Record
 from penstock.kernels.ops.linear import FLOAT8_GROUP, ReferenceLinear
 from penstock.kernels.ops.linear import linear as reference_linear
-from penstock.kernels.triton.linear_choice import Float8Choice
-from penstock.kernels.triton.matmul import linear, linear_float8
+from penstock.kernels.triton.linear_choice import TABLE, Float8Choice, float8_capability
+from penstock.kernels.triton.matmul import library_float8, linear, linear_float8
 from penstock.kernels.triton.matmul.packed_weights import PackedFloat8
 from penstock.kernels.triton.moe.expert_order import order_choices
 from penstock.kernels.triton.moe.experts_float8 import float8_products
@@ -42,8 +43,9 @@ Table = dict[str, list[tuple[int, str]]]
 TOKENS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-def measure(bench: Bench, record: Record, folder: Path | None) -> None:
-    """Run the section `products`."""
+def measure(bench: Bench, record: Record, folder: Path | None, only: str | None = None) -> None:
+    """Run the section `products`. `only`: measure one kind of weights ("" for dense ones) and keep
+    the table of the others."""
     shapes, counts = list(SHAPES.values()), TOKENS
     if bench.rehearsed:
         named = {bool(shape.experts): shape.small() for shape in shapes}
@@ -54,13 +56,17 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
     heads = {(shape.vocab, shape.width) for shape in plain}
     inner = {size for shape in shapes if shape.experts for size in layer_sizes(shape)[2:]}
     dense = _Kind(("stream", "staged", "library"), 2, packed_weight, _calls, _dense_truth)
-    float8 = _Kind(("widen", "staged", "float8"), 1, packed_float8, _float8_calls, _float8_truth)
+    float8 = _Kind(
+        ("widen", "staged", "float8", "library"), 1, packed_float8, _float8_calls, _float8_truth
+    )
     experts = _Kind(("widen", "float8"), 1, _packed_stack, _expert_calls, _expert_truth, EXPERTS)
     kinds = {
         "": (dense, layers | heads),
         "-float8": (float8, layers),
         "-float8-experts": (experts, inner),
     }
+    if only is not None:
+        kinds = {only: kinds[only]}
     tables: dict[str, Table] = {name: {} for name in kinds}
     for name, (kind, sizes) in kinds.items():
         for rows, width in sorted(sizes):
@@ -106,7 +112,9 @@ def _measured(
         calls = kind.calls(bench, x, packed)
         wrong = _wrong(bench, calls, kind.truth(x, packed))
         times = {
-            kernel: bench.seconds(call) for kernel, call in calls.items() if kernel not in wrong
+            kernel: bench.replay_seconds(call)
+            for kernel, call in calls.items()
+            if kernel not in wrong
         }
         weights = kind.matrices * rows * width
         floor = roofline.floor_s(kind.item_bytes * weights, 2 * tokens * weights)
@@ -130,7 +138,8 @@ def _wrong(bench: Bench, calls: Calls, truth: torch.Tensor) -> dict[str, str]:
             found[kernel] = f"{type(error).__name__}: {str(error)[:200]}"
             bench.sync()  # raises if the device is lost, and with it all that would follow
             continue
-        bound = FLOAT8_BOUNDS if kernel == "float8" else BOUNDS
+        rounded = kernel == "float8" or (kernel == "library" and "float8" in calls)
+        bound = FLOAT8_BOUNDS if rounded else BOUNDS
         if not (whole <= bound[0] and worst <= bound[1]):  # also if NaN
             found[kernel] = f"off by {whole:.2g}, a row by {worst:.2g}"
     return found
@@ -138,8 +147,11 @@ def _wrong(bench: Bench, calls: Calls, truth: torch.Tensor) -> dict[str, str]:
 
 def write_tables(path: Path, capability: int, tables: dict[str, Table]) -> None:
     """Write the measured tables in the format of `linear_choice`: dense weights under "", other
-    kinds under their names."""
-    path.write_text(json.dumps({f"{capability}{name}": table for name, table in tables.items()}))
+    kinds under their names. Sizes that were not measured keep their kernels."""
+    known = json.loads((path if path.exists() else TABLE).read_text())
+    for name, table in tables.items():
+        known[f"{capability}{name}"] = known.get(f"{capability}{name}", {}) | table
+    path.write_text(json.dumps(known))
 
 
 def _capability(bench: Bench) -> int:
@@ -186,6 +198,8 @@ def _float8_calls(bench: Bench, x: torch.Tensor, packed: Any) -> Calls:
         return call
 
     calls: Calls = {"widen": made("widen"), "float8": made("float8")}
+    if library_float8.serves(part, x.dtype, float8_capability(x.device)):
+        calls["library"] = lambda: library_float8.library_product(x, part, None)
     own = own_calls(bench, x, packed)
     if "linear_float8" in own:
         calls |= {"widen": own["linear_float8"], "triton": calls["widen"]}

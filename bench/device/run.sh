@@ -14,7 +14,8 @@
 #   qwen3-8b    the headline figures, the same on 8B (2 min); qwen3-8b-triton: without the library
 #   ops         each op of a decode step beside its floor (2 min); ops-triton: without the library
 #   variants    decode attention and the skinny product in every variant of the tuning table (1 min)
-#   products    the fastest kernel of each product; writes linear.json and applies it (3 min)
+#   products    the fastest kernel of each product; writes linear.json and applies it (3 min);
+#               products-float8: weights in 8-bit floats only (1 min)
 #   profile     kernels of decode steps, and the share of time in which the GPU idles (1 min)
 #   server      the HTTP server under a load client (3 min)
 #   sanitizer   memcheck, racecheck, synccheck over the CUDA library's kernels (3 min)
@@ -88,7 +89,7 @@ native_module() {
       -Dpybind11_DIR="$("$PYTHON" -m pybind11 --cmakedir)" >/dev/null &&
       ninja -C "$BUILD" | tail -n 1 || return 1
   fi
-  cp "$BUILD/_native$tag" python/penstock/ && cp "$BUILD/_native$tag" "$OUT/$kept"
+  cp "$BUILD/_native$tag" python/penstock/ && strip -o "$OUT/$kept" "$BUILD/_native$tag"
 }
 
 # The library of csrc/cuda, packaged as in the distribution, under the name of CUDA's major version.
@@ -187,7 +188,7 @@ for section in "${SECTIONS[@]}"; do
         tests/*/test_gpu_*.py tests/*/gpu/test_gpu_*.py
       ;;
     limits) bench limits 240 ;; # tries the library's kernels first
-    products) bench products 270 && apply linear ;;
+    products | products-float8) bench "$section" 270 && apply linear ;;
     variants) bench variants 270 && apply cuda chunks ;;
     ops | ops-triton | experts | profile | adapters | peers | llama-8b | invariance | qwen3-0.6b | \
       server | check) bench "$section" 270 ;;

@@ -8,8 +8,9 @@ costs most, and the streaming kernel keeps many loads in flight; for more rows c
 beat. Without the CUDA library, cuBLAS replaces "staged"; for 8-bit floats, Triton's "widen" does.
 
 For 8-bit floats the table maps "CAPABILITY-float8" -> "NxC" -> pairs. With few rows the weights are
-widened ("widen"); with more rows the activations are rounded to 8 bits ("float8"), if tensor cores
-multiply 8-bit floats. So the bits of a row's result depend on the number of rows in its step,
+widened ("widen"); with more rows the activations are rounded to 8 bits, if tensor cores multiply
+8-bit floats, by Triton's kernel ("float8") or cuBLAS ("library", which "float8" replaces if cuBLAS
+has no kernel). So the bits of a row's result depend on the number of rows in its step,
 except with `--deterministic`, which uses one kernel for any number of rows. For experts the table
 maps "CAPABILITY-float8-experts" -> "NxC" of one expert -> pairs with the mean number of rows per
 expert.
@@ -27,10 +28,10 @@ from typing import Literal, cast
 import torch
 
 Choice = Literal["stream", "staged", "library"]
-Float8Choice = Literal["widen", "staged", "float8"]
+Float8Choice = Literal["widen", "staged", "float8", "library"]
 Bounds = tuple[tuple[int, Choice | Float8Choice], ...]
 
-_TABLE = Path(__file__).parent.parent / "tuning" / "linear.json"
+TABLE = Path(__file__).parent.parent / "tuning" / "linear.json"
 _DEFAULT: Bounds = ((16, "stream"),)
 _FLOAT8_DEFAULT: Bounds = ((16, "widen"),)
 FLOAT8_CAPABILITY = 89
@@ -88,7 +89,7 @@ def choose_float8(
     `invariant`: select one kernel for any number of rows."""
     if _Forced.staged and not invariant:
         return "staged"
-    return _choose_float8("float8", tokens, shape, capability, invariant)
+    return _choose_float8("float8", tokens, shape, capability, invariant, "library")
 
 
 def choose_expert_float8(
@@ -100,8 +101,14 @@ def choose_expert_float8(
 
 
 def _choose_float8(
-    table: str, tokens: int, shape: tuple[int, int], capability: int, invariant: bool
+    table: str,
+    tokens: int,
+    shape: tuple[int, int],
+    capability: int,
+    invariant: bool,
+    many: Float8Choice = "float8",
 ) -> Float8Choice:
+    """`many`: the kernel beyond the rows that the table has."""
     rows, width = shape
     if capability < FLOAT8_CAPABILITY or width % _FLOAT8_COLUMNS:
         return "widen"
@@ -111,7 +118,7 @@ def _choose_float8(
     for most, choice in measured:
         if tokens <= most:
             return cast("Float8Choice", choice)
-    return "float8"
+    return many
 
 
 def float8_capability(device: torch.device) -> int:
@@ -129,4 +136,4 @@ def read_table(path: Path, key: int | str) -> dict[str, Bounds]:
 
 @cache
 def _measured(key: int | str) -> dict[str, Bounds]:
-    return read_table(_TABLE, key)
+    return read_table(TABLE, key)

@@ -116,4 +116,10 @@ class Extents:
 
 
 # Each selects other tiles: one token, one token per row, short chunks, one long chunk.
-STEPS = (Extents(1, 1), Extents(40, 40), Extents(40, 2), Extents(2048, 1))
+STEPS = (
+    Extents(1, 1),
+    Extents(40, 40),
+    Extents(40, 2),
+    Extents(2048, 1),
+    Extents(8192, 1),
+)

@@ -22,7 +22,8 @@ from penstock.kernels.triton.compile.launch import (
     why_not,
 )
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.linear_choice import capability_of, choose
+from penstock.kernels.triton.linear_choice import capability_of, choose, choose_float8
+from penstock.kernels.triton.matmul import library_float8
 from penstock.kernels.triton.matmul.linear_affine import affine_product, quantize, rows_a_tile
 from penstock.kernels.triton.matmul.linear_float8 import float8_product
 from penstock.kernels.triton.matmul.packed_weights import (
@@ -33,6 +34,7 @@ from penstock.kernels.triton.matmul.packed_weights import (
     in_float8,
     one_scale_a_row,
     pack_matrix,
+    with_tile_scale,
 )
 from penstock.kernels.weights import Linear
 
@@ -133,7 +135,8 @@ def _joined(parts: list[PackedFloat8]) -> PackedFloat8:
     if len(heights) > 1 or any(part.shape[0] % part.scale_rows for part in parts[:-1]):
         parts = [one_scale_a_row(part) for part in parts]
     codes, scale = torch.cat([part.codes for part in parts]), [part.scale for part in parts]
-    return PackedFloat8(codes, torch.cat(scale, dim=1), parts[0].scale_rows, parts[0].grouped)
+    joined = PackedFloat8(codes, torch.cat(scale, dim=1), parts[0].scale_rows, parts[0].grouped)
+    return with_tile_scale(joined)
 
 
 def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
@@ -148,8 +151,14 @@ def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
         and choose(tokens, first.shape, capability_of(x.device)) != "stream"
     ):
         return _library(x, first.data, weight)
+    result = weight.result or x.dtype
+    if not others and isinstance(first, PackedFloat8) and x.is_cuda:
+        capability = capability_of(x.device)
+        choice = choose_float8(tokens, first.shape, capability, weight.invariant)
+        if choice == "library" and library_float8.serves(first, result, capability):
+            return library_float8.library_product(x, first, weight.bias)
     columns = sum(part.shape[0] for part in weight.parts) if others else first.shape[0]
-    out = x.new_empty(tokens, columns, dtype=weight.result or x.dtype)
+    out = x.new_empty(tokens, columns, dtype=result)
     quantized = None
     first_column = 0
     for part in weight.parts:

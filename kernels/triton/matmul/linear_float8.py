@@ -150,8 +150,9 @@ def multiply(
     invariant: bool = False,
 ) -> None:
     """Multiply x by `part` with the kernel `kind`, and write the product to the columns of `out`
-    from `first_column` on. Triton has no "staged" kernel: "widen" replaces it."""
-    kind = "float8" if kind == "float8" else "widen"
+    from `first_column` on. Triton has no kernels "staged" and "library": "widen" and "float8"
+    replace them."""
+    kind = "float8" if kind in ("float8", "library") else "widen"
     tokens, (rows, width) = len(x), part.shape
     wide = BF16_IS_BROKEN or x.dtype == torch.float32
     tile = _INVARIANT[kind] if invariant else _tile(kind, tokens, rows, wide)

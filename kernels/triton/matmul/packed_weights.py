@@ -4,7 +4,7 @@ scales."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from penstock.kernels.arrays import tensor_of
 from penstock.kernels.ops.dequantize import dequantize, scales
 from penstock.kernels.ops.linear import FLOAT8_GROUP
+from penstock.kernels.triton.compile.launch import ceil_div
 from penstock.kernels.weights import Affine, Dense, Float8, Matrix
 
 LARGEST_FLOAT8 = 448
@@ -64,12 +65,16 @@ class PackedFloat8:
     `scale: [groups, ceil(N / scale_rows)]`: float32.
     `scale_rows`: rows that share a scale.
     `grouped`: a group has 128 columns; otherwise one group has all columns.
+    `tile_scale: [N / 128, ceil(C / 128)]`: float32, the transpose of `scale`, whose rows are
+        multiples of 4 elements apart, as cuBLAS reads it; None unless a scale covers 128 x 128
+        weights.
     """
 
     codes: torch.Tensor
     scale: torch.Tensor
     scale_rows: int
     grouped: bool
+    tile_scale: torch.Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -107,7 +112,18 @@ def _float8(matrix: Float8, device: str) -> PackedFloat8:
     grouped = columns != width
     scale = tensor_of(matrix.scale.T).to(device)
     packed = PackedFloat8(codes, scale, height, grouped)
-    return packed if grouped else one_scale_a_row(packed)
+    return with_tile_scale(packed) if grouped else one_scale_a_row(packed)
+
+
+def with_tile_scale(part: PackedFloat8) -> PackedFloat8:
+    """Return the weights with `tile_scale`, if a scale covers 128 x 128 weights."""
+    if not part.grouped or part.scale_rows != FLOAT8_GROUP:
+        return part
+    groups, tiles = part.scale.shape
+    room = part.scale.new_zeros(tiles, ceil_div(groups, 4) * 4)
+    tile_scale = room[:, :groups]
+    tile_scale.copy_(part.scale.t())
+    return replace(part, tile_scale=tile_scale)
 
 
 def in_float8(part: PackedDense) -> PackedFloat8:

@@ -38,12 +38,12 @@ def _quantized(values, step, ENCODE: tl.constexpr):
     return result
 
 
-@triton.jit(do_not_specialize=["tokens", "units"])
+@triton.jit(do_not_specialize=["rows", "units"])
 def quantize_float8_kernel(
     codes,
     scale,
     x,
-    tokens,
+    rows,
     units,
     UNIT: tl.constexpr,
     GROUP: tl.constexpr,
@@ -52,7 +52,7 @@ def quantize_float8_kernel(
     BLOCK: tl.constexpr,
 ):
     """Write the codes and the scales of one row of `x`: a scale per GROUP columns if GROUPED,
-    otherwise one for the row. Scales are stored as [groups, tokens], so that neighbouring rows of a
+    otherwise one for the row. Scales are stored as [groups, rows], so that neighbouring rows of a
     tile read neighbouring scales."""
     width = units * UNIT
     token = tl.program_id(0)
@@ -64,7 +64,7 @@ def quantize_float8_kernel(
         step = tl.div_rn(tl.max(tl.abs(values), axis=1), 448.0)
         result = _quantized(values, step[:, None], ENCODE)
         tl.store(target + place, result, mask=place < width)
-        tl.store(scale + group * tokens + token, step, mask=group * GROUP < width)
+        tl.store(scale + group * rows + token, step, mask=group * GROUP < width)
     else:
         lane = tl.arange(0, BLOCK)
         largest = tl.zeros((BLOCK,), dtype=tl.float32)
@@ -80,19 +80,23 @@ def quantize_float8_kernel(
         tl.store(scale + token, step)
 
 
-def quantize_float8(x: torch.Tensor, grouped: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return x [T, C] rounded to 8-bit float codes [T, C], and their float32 scales [groups, T]. A
-    group has 128 columns if `grouped`; otherwise one group has all columns."""
+def quantize_float8(
+    x: torch.Tensor, grouped: bool, padded: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return x [T, C] rounded to 8-bit float codes [P, C], and their float32 scales [groups, P]. A
+    group has 128 columns if `grouped`; otherwise one group has all columns. P is the larger of T
+    and `padded`; codes and scales of rows from T on are undefined."""
     tokens, width = x.shape
     units, unit = in_units(width)
     groups = ceil_div(width, FLOAT8_GROUP) if grouped else 1
-    codes = torch.empty(tokens, width, dtype=codes_type(), device=x.device)
-    scale = torch.empty(groups, tokens, dtype=torch.float32, device=x.device)
+    rows = max(tokens, padded)
+    codes = torch.empty(rows, width, dtype=codes_type(), device=x.device)
+    scale = torch.empty(groups, rows, dtype=torch.float32, device=x.device)
     block = _GROUPS_A_PROGRAM * FLOAT8_GROUP if grouped else _ROW_BLOCK
     launch(
         quantize_float8_kernel,
         (tokens, ceil_div(width, block) if grouped else 1),
-        *(codes, scale, x, tokens, units),
+        *(codes, scale, x, rows, units),
         UNIT=unit,
         GROUP=FLOAT8_GROUP,
         GROUPED=int(grouped),

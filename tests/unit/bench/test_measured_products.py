@@ -16,7 +16,13 @@ from bench.device.machine import Bench
 from bench.device.products import bounds, write_tables
 from bench.device.result_log import Record
 from penstock.kernels.reference import ReferenceOps
-from penstock.kernels.triton.linear_choice import choose, choose_by, choose_float8, read_table
+from penstock.kernels.triton.linear_choice import (
+    TABLE,
+    choose,
+    choose_by,
+    choose_float8,
+    read_table,
+)
 
 
 def test_the_measured_table_round_trips(tmp_path: Path) -> None:
@@ -72,20 +78,29 @@ def test_unmeasured_products_are_streamed_for_the_rows_of_a_tile() -> None:
 def test_the_measured_table_of_float8_round_trips(tmp_path: Path) -> None:
     best = [(1, "widen"), (16, "widen"), (32, "float8"), (64, "float8")]
     for kind in ("-float8", "-float8-experts"):
-        table = {"4096x4096": bounds(best, "float8")}
+        table = {"64x96": bounds(best, "float8")}
         write_tables(tmp_path / "linear.json", 90, {"": {}, kind: table})
-        assert read_table(tmp_path / "linear.json", f"90{kind}") == {"4096x4096": [[16, "widen"]]}
-    assert read_table(tmp_path / "linear.json", 90) == {}
+        read = read_table(tmp_path / "linear.json", f"90{kind}")
+        assert read == read_table(TABLE, f"90{kind}") | {"64x96": [[16, "widen"]]}
+    assert read_table(tmp_path / "linear.json", 90) == read_table(TABLE, 90)
 
 
 def test_float8_tensor_cores_serve_many_rows_if_the_gpu_has_them() -> None:
     def chosen(capability: int, width: int, invariant: bool = False) -> list[str]:
         return [choose_float8(rows, (333, width), capability, invariant) for rows in (1, 16, 17)]
 
-    assert chosen(90, 256) == ["widen", "widen", "float8"]
+    assert chosen(90, 256) == ["widen", "widen", "library"]
     assert chosen(90, 200) == chosen(80, 256) == ["widen"] * 3
     assert chosen(90, 256, True) == ["float8"] * 3
     assert chosen(80, 256, True) == chosen(90, 200, True) == ["widen"] * 3
+
+
+def test_sizes_that_are_not_measured_are_kept(tmp_path: Path) -> None:
+    found = json.loads(TABLE.read_text())
+    for kind, size, best in (("-float8", "1x1", "widen"), ("", "2x2", "stream")):
+        write_tables(tmp_path / "linear.json", 90, {kind: {size: [(1, best)]}})
+        found[f"90{kind}"][size] = [[1, best]]
+    assert json.loads((tmp_path / "linear.json").read_text()) == found
 
 
 def test_results_measured_before_a_cut_are_kept(
