@@ -61,12 +61,14 @@ $(VENV)/.agent: $(VENV)/.runtime
 	$(BIN)/pip install -q --disable-pip-version-check 'penstock[agent]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime
+# Does not need .runtime, whose build for this processor alone would be thrown away.
+$(VENV)/.dev: pyproject.toml $(NATIVE) $(PACKAGES) | $(BIN)/pip
+	$(BIN)/pip install -q --disable-pip-version-check 'pip>=23.1'
 	$(BIN)/pip install -q --disable-pip-version-check $(TORCH)
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]' \
 		-C cmake.define.PENSTOCK_ISAS=all -C cmake.define.PENSTOCK_EMULATED=ON \
 		-C cmake.define.PENSTOCK_TESTS=ON -C cmake.define.PENSTOCK_WERROR=ON
-	@touch $@
+	@touch $(VENV)/.runtime $@
 
 # The compilers of the packaged GPU kernels, without development tools.
 $(VENV)/.compilers: $(VENV)/.runtime
