@@ -201,7 +201,7 @@ def planned(
     rows, width = inputs.block_tables.shape
     work = AttentionWork.allocate(rows, most_units(rows, width * BLOCK), heads, 0, bench.device)
     work.plan(inputs)
-    return replace(inputs, work={0: work})
+    return replace(inputs, work={(heads, 0): work})
 
 
 def _prefill_attention(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]:

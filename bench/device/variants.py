@@ -157,7 +157,7 @@ class _Layer:
         units = most_units(rows, width * BLOCK, chunk)
         work = AttentionWork.allocate(rows, units, heads, 0, self._bench.device, split=chunk)
         work.plan(self._inputs)
-        return replace(self._inputs, work={0: work})
+        return replace(self._inputs, work={(heads, 0): work})
 
     def _layers(self, inputs: Any) -> torch.Tensor:
         ops, shape = self._bench.ops, self._shape

@@ -27,7 +27,6 @@ import torch
 from bench.device.model_shapes import SHAPES, Shape, write_checkpoint
 from penstock.kernels.cuda import CudaOps, library, open_library
 from penstock.kernels.cuda.launcher import DriverLauncher
-from penstock.kernels.gpu_kv_cache import CacheExtents
 from penstock.kernels.ops import all_ops
 from penstock.kernels.registry import KernelRegistry, Machine
 from penstock.kernels.step_inputs import StepInputs
@@ -41,6 +40,7 @@ from penstock.kernels.triton.compile.packaged_signatures import packaged_signatu
 from penstock.kernels.triton.compile.signature import source_hash
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
+from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.gpu.model import DeviceModel
 
 ROWS, CONTEXT, BLOCK = 8, 4096, 16
@@ -131,12 +131,12 @@ def _least_us(call: Callable[[], Any], rounds: int) -> float:
 
 def measure(kind: str, shape: Shape, folder: Path, checkpoint: Path, rounds: int) -> None:
     model = load_model(files_at(checkpoint, checkpoint.name), "auto")
-    extents = CacheExtents(shape.layers, 64, shape.kv_heads, BLOCK, shape.head_dim)
+    cache = CacheShape(64, BLOCK, model.spec.caches, 2, shares_latents=True)
     with _copying():
         placed = DeviceModel(
             model,
             _ops(kind, folder),
-            extents,
+            cache,
             torch.bfloat16,
             max_rows=ROWS,
             max_model_len=CONTEXT,

@@ -15,7 +15,6 @@ import torch
 from bench.device.memory import LiveBytes
 from bench.device.model_shapes import SHAPES, write_checkpoint
 from penstock.config import EngineSettings
-from penstock.kernels.gpu_kv_cache import CacheExtents
 from penstock.kernels.kv_splits import FEW_ROWS, FEW_ROWS_SPLIT, smallest_split
 from penstock.kernels.ops import all_ops
 from penstock.kernels.registry import KernelRegistry, Machine
@@ -24,8 +23,9 @@ from penstock.kernels.triton import TritonOps
 from penstock.kernels.triton.compile import launch as launching
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
+from penstock.runtime.gpu.attention_plans import AttentionPlans
 from penstock.runtime.gpu.memory import plan_device_memory
-from penstock.runtime.gpu.model import DeviceModel, _DecodeAttentionPlans
+from penstock.runtime.gpu.model import DeviceModel
 from tests.support.checkpoints.sparse_checkpoints import write_sparse_checkpoint
 
 ROWS, CONTEXT, BUDGET, BLOCK = 256, 4096, 8192, 16
@@ -107,10 +107,10 @@ def test_steps_stay_within_the_formula(
     folder = write_sparse_checkpoint(shape, tmp_path / name)
     model = load_model(files_at(folder, name), "auto")
     plan = plan_device_memory(model.spec, 0, SETTINGS, 140 << 30)
-    extents = CacheExtents(2, 8, shape.kv_heads, BLOCK, shape.head_dim)
+    cache = replace(plan.cache, blocks=8)
     with LiveBytes() as live:
         placed = DeviceModel(
-            model, MetaOps(dense), extents, torch.bfloat16, max_rows=ROWS, max_model_len=CONTEXT
+            model, MetaOps(dense), cache, torch.bfloat16, max_rows=ROWS, max_model_len=CONTEXT
         )
         *prompts, decode = _peaks(placed, live)
     taken = placed.work_bytes + max(prompts)
@@ -118,7 +118,7 @@ def test_steps_stay_within_the_formula(
     least = 0.45 if shape.experts else 0.6
     assert least * plan.work_bytes <= taken <= plan.work_bytes
     assert decode <= plan.graph_bytes
-    steady = live.now - placed.work_bytes - placed.pool.nbytes - 4 * CONTEXT * shape.head_dim
+    steady = live.now - placed.work_bytes - placed.pools.size_bytes - 4 * CONTEXT * shape.head_dim
     if dense == "stored":
         assert steady == pytest.approx(placed.weight_bytes, rel=1e-3)
     elif not shape.experts:  # not changed
@@ -132,13 +132,13 @@ def test_decodes_of_few_rows_use_smaller_splits(tmp_path: Path) -> None:
     write_checkpoint(shape, tmp_path / "m", "cpu")
     spec = load_model(files_at(tmp_path / "m", "m"), "auto").spec
     works, fixed = (
-        _DecodeAttentionPlans(spec, "cpu", 32, 512, BLOCK, few_rows=few) for few in (FEW_ROWS, 0)
+        AttentionPlans(spec, "cpu", 32, 512, BLOCK, few_rows=few) for few in (FEW_ROWS, 0)
     )
 
-    def chunks(planner: _DecodeAttentionPlans, rows: int) -> set[int]:
+    def chunks(planner: AttentionPlans, rows: int) -> set[int]:
         one = torch.zeros(rows, dtype=torch.int32)
         inputs = StepInputs(one, one, one, one, one, one[:, None], one)
-        return {work.split for work in planner._of_decodes(inputs).values()}
+        return {work.split for work in planner.of_decodes(inputs).values()}
 
     assert chunks(works, 1) == chunks(works, FEW_ROWS) == {FEW_ROWS_SPLIT}
     assert chunks(works, FEW_ROWS + 1) == chunks(fixed, 1) == {smallest_split()}

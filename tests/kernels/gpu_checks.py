@@ -40,7 +40,7 @@ def prepared(op: Op, case: Case, ops: TorchOps) -> list[str]:
     wrong = []
     for layer in range(2):
         work.plan(step)
-        given = {**inputs, "inputs": dataclasses.replace(step, work={window: work})}
+        given = {**inputs, "inputs": dataclasses.replace(step, work={(heads, window): work})}
         if not torch.equal(op.invoke(ops, given)[0], alone):
             wrong.append(f"layer {layer} differs")
     if work.arrived.any():

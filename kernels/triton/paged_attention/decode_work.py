@@ -1,10 +1,10 @@
 """Prepares decode attention once for all layers of a step: builds the list of (row, split) units on
 the device, and holds the memory for the partial results of rows with several splits.
 
-A runtime creates one `AttentionWork` for each attention window of its model's layers, with
-capacities that no step exceeds. At the start of each step, inside the captured graph, it calls
-`plan(inputs)`; it passes `StepInputs(..., work={window: work})`. Without prepared work, each call
-of the attention op plans for itself: correct, but slower.
+A runtime creates one `AttentionWork` for each pair of head sizes and attention window of its
+model's layers, with capacities that no step exceeds. At the start of each step, inside the captured
+graph, it calls `plan(inputs)`; it passes `StepInputs(..., work={(heads, window): work})`. Without
+prepared work, each call of the attention op plans for itself: correct, but slower.
 """
 
 from __future__ import annotations
@@ -146,10 +146,10 @@ def work_of(
     tokens: int,
     block_size: int,
 ) -> AttentionWork:
-    """Return the work that `inputs` carries for this window and for rows of up to `tokens` tokens;
-    if there is none, allocate and plan it."""
-    prepared: dict[int, AttentionWork] = inputs.work or {}
-    work = prepared.get(window)
+    """Return the work that `inputs` carries for these heads, this window and rows of up to `tokens`
+    tokens; if there is none, allocate and plan it."""
+    prepared: dict[tuple[tuple[int, int, int], int], AttentionWork] = inputs.work or {}
+    work = prepared.get((heads, window))
     if work is None or work.tokens != tokens:
         rows, width = inputs.block_tables.shape
         units = most_units(rows, width * block_size)

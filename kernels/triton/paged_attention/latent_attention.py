@@ -23,7 +23,7 @@ from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.paged_attention.attention import _chunk_of
 from penstock.kernels.triton.paged_attention.attention_tile import split_tokens
 from penstock.kernels.triton.paged_attention.decode_attention import _add_parts
-from penstock.kernels.triton.paged_attention.decode_work import AttentionWork, most_units
+from penstock.kernels.triton.paged_attention.decode_work import work_of
 
 _LEAST_ROWS = 16  # rows of a tensor-core tile
 _MOST_HEADS = 64
@@ -264,26 +264,11 @@ def latent_decode_kernel(
                 tl.atomic_xchg(arrived + row * TILES + which_tile, 0)
 
 
-def _work_of(inputs: StepInputs[torch.Tensor], sizes: LatentSizes, tokens: int, block_size: int):
-    """Return the work that `inputs` carries for steps without a window; if there is none for these
-    heads, allocate and plan it."""
-    heads = tiled_heads(sizes, inputs.block_tables.device)
-    prepared: AttentionWork | None = (inputs.work or {}).get(0)
-    shape = (heads[1], tokens * (heads[0] // heads[1]), heads[2])
-    if prepared is not None and tuple(prepared.parts.shape[1:]) == shape:
-        return prepared
-    rows, width = inputs.block_tables.shape
-    units = most_units(rows, width * block_size)
-    work = AttentionWork.allocate(rows, units, heads, 0, inputs.block_tables.device, tokens)
-    work.plan(inputs)
-    return work
-
-
 def _decode(out, q, inputs, cache, sizes: LatentSizes, scale: float, tokens: int, extents) -> None:
     """Compute chunks of at most `tokens` tokens."""
-    heads, tiles, _ = tiled_heads(sizes, q.device)
-    shared = heads // tiles
-    work = _work_of(inputs, sizes, tokens, cache.values.shape[2])
+    tiled = tiled_heads(sizes, q.device)
+    shared = tiled[0] // tiled[1]
+    work = work_of(inputs, tiled, 0, tokens, cache.values.shape[2])
     launch(
         latent_decode_kernel,
         (2 * work.multiprocessors,),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from penstock.base.errors import ModelError
 from penstock.models.decoder.mixer import CacheSize
 
 
@@ -17,12 +16,14 @@ class CacheShape:
     `block_size`: tokens per KV block.
     `layers`: the sizes of each layer; None for a layer without a cache.
     `item_bytes`: bytes per element.
+    `shares_latents`: the values of latents are a view of their keys, as on a GPU.
     """
 
     blocks: int
     block_size: int
     layers: tuple[CacheSize | None, ...]
     item_bytes: int
+    shares_latents: bool = False
 
     @classmethod
     def uniform(
@@ -44,19 +45,12 @@ class CacheShape:
     def size_bytes(self) -> int:
         """Size of the whole cache: B x P x (elements per token of all layers) x bytes per
         element."""
-        per_token = sum(size.token_elements for size in self.layers if size is not None)
+        per_token = sum(self._elements(size) for size in self.layers if size is not None)
         return self.blocks * self.block_size * per_token * self.item_bytes
 
-    @property
-    def one_size(self) -> CacheSize:
-        """The sizes of each layer. Raises ModelError unless all layers have the same."""
-        first = self.layers[0] if self.layers else None
-        if first is None or set(self.layers) != {first} or first.key_dim != first.value_dim:
-            raise ModelError(
-                "the layers of this model have KV caches of different sizes, which is not supported"
-                " on this device"
-            )
-        return first
+    def _elements(self, size: CacheSize) -> int:
+        """Return the number of elements per token of a layer."""
+        return size.shared_elements if self.shares_latents else size.token_elements
 
     def keys_shape(self, size: CacheSize) -> tuple[int, int, int, int]:
         """Return the shape of the keys of a layer: [B, K, D, P]. See `LayerCache`."""
@@ -69,14 +63,13 @@ class CacheShape:
     def describe(self) -> str:
         """Return the factors of the size in words, for the memory formula."""
         counts = Counter(size for size in self.layers if size is not None)
-        groups = [f"{count} layers x {_per_token(size)}" for size, count in counts.items()]
+        groups = [f"{count} layers x {self._per_token(size)}" for size, count in counts.items()]
         layers = groups[0] if len(groups) == 1 else f"({' + '.join(groups) or 'no layers'})"
         return (
             f"{self.blocks} blocks x {self.block_size} tokens x {layers} x {self.item_bytes} bytes"
         )
 
-
-def _per_token(size: CacheSize) -> str:
-    if size.key_dim == size.value_dim:
-        return f"2 x {size.kv_heads} heads x {size.key_dim}"
-    return f"{size.kv_heads} heads x {size.key_dim + size.value_dim}"
+    def _per_token(self, size: CacheSize) -> str:
+        if size.key_dim == size.value_dim:
+            return f"2 x {size.kv_heads} heads x {size.key_dim}"
+        return f"{size.kv_heads} heads x {self._elements(size) // size.kv_heads}"

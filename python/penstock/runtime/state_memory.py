@@ -59,9 +59,11 @@ class StateMemory:
 NO_STATES: Final = StateMemory()
 
 
-def state_memory(spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int) -> StateMemory:
-    """Return the memory of the recurrent states of `max_num_seqs` rows and of the snapshots that
-    the settings allow.
+def state_memory(
+    spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int, padding_rows: int = 0
+) -> StateMemory:
+    """Return the memory of the recurrent states of `max_num_seqs` rows, of `padding_rows` more, and
+    of the snapshots that the settings allow.
 
     Raises ModelError for a model with recurrent layers if KV blocks are not whole tiles, or if
     `state_snapshot_memory_mb` is neither 0 nor enough for one snapshot.
@@ -77,7 +79,7 @@ def state_memory(spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int)
     draft_tokens = MAX_DRAFT_TOKENS if settings.speculates else 0
     snapshot_bytes = 4 * sum(shape.snapshot_floats for shape in shapes)
     return StateMemory(
-        rows=max_num_seqs,
+        rows=max_num_seqs + padding_rows,
         row_bytes=4 * sum(shape.row_floats(draft_tokens) for shape in shapes),
         snapshots=_snapshots(settings, snapshot_bytes, max_num_seqs),
         snapshot_bytes=snapshot_bytes,

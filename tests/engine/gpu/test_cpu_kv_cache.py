@@ -50,7 +50,7 @@ def test_an_answer_from_restored_blocks_equals_one_from_kept_blocks(base: Path, 
     fresh = generate(runtime, roomy, asked(1))
     stayed = generate(runtime, roomy, asked(1))
     assert roomy.gauges().host_cache_saves == 0
-    runtime._model.pool.fill_(torch.nan)
+    runtime._model.pools.fill(torch.nan)
     needed = -(-(LENGTH + 8) // runtime.info.block_size) + 1
     tight = scheduler(runtime, needed)
     generate(runtime, tight, asked(1))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from penstock.base.errors import ModelError
 from penstock.models.decoder.mixer import CacheSize
 from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.cpu.kv_cache import AHEAD_BYTES, LARGE_PAGE_BYTES, KvCache
@@ -34,8 +34,9 @@ def test_each_layer_has_separate_zeroed_keys_and_values() -> None:
 
 def test_shapes_match_the_plan_and_its_formula_counts_all_bytes() -> None:
     caches = KvCache(SHAPE).caches
-    assert {cache.keys.shape for cache in caches} == {SHAPE.keys_shape(SHAPE.one_size)}
-    assert {cache.values.shape for cache in caches} == {SHAPE.values_shape(SHAPE.one_size)}
+    (size,) = {size for size in SHAPE.layers if size is not None}
+    assert {cache.keys.shape for cache in caches} == {SHAPE.keys_shape(size)}
+    assert {cache.values.shape for cache in caches} == {SHAPE.values_shape(size)}
     assert sum(c.keys.nbytes + c.values.nbytes for c in caches) == SHAPE.size_bytes
 
 
@@ -118,10 +119,11 @@ def test_layers_may_differ_in_size_or_have_no_cache() -> None:
     assert keys[1].ctypes.data - keys[0].ctypes.data == keys[0][0].nbytes
 
 
-def test_one_size_of_layers_that_differ_is_refused() -> None:
-    for layers in ((CacheSize(2, 8, 8), CacheSize(1, 8, 8)), (CacheSize(1, 8, 4),), (None,), ()):
-        with pytest.raises(ModelError, match="different sizes"):
-            assert CacheShape(5, 16, layers, 2).one_size
+def test_values_of_latents_are_counted_where_they_are_stored() -> None:
+    layers = (CacheSize(2, 8, 8), CacheSize(1, 24, 16, latent=True))
+    apart = CacheShape(5, 16, layers, 2)
+    assert apart.size_bytes == 5 * 16 * (2 * 2 * 8 + 24 + 16) * 2
+    assert dataclasses.replace(apart, shares_latents=True).size_bytes == 5 * 16 * (32 + 24) * 2
 
 
 def test_memory_formula_names_each_size_of_layer() -> None:

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from penstock.base.errors import ModelError
-from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_pool
+from penstock.models.decoder.mixer import CacheSize
+from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.gpu.copy_stream import CopyStream
 from penstock.runtime.gpu.cpu_kv_cache import CpuKvCache
+from penstock.runtime.gpu.kv_pools import KvPools
 from penstock.runtime.gpu.pinned_memory import PinnedMemory
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -78,7 +80,8 @@ def test_nothing_is_pinned_for_a_cpu(driver: Driver) -> None:
 
 
 def test_a_cache_pins_exactly_its_blocks(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = allocate_pool(CacheExtents(3, 4, 2, 16, 24), torch.bfloat16, "cpu")
+    sizes = (CacheSize(2, 24, 24),) * 3 + (None, CacheSize(1, 40, 32, latent=True))
+    pools = KvPools(CacheShape(4, 16, sizes, 2, shares_latents=True), torch.bfloat16, "cpu")
     there: list[PinnedMemory] = []
 
     def on_a_gpu(shape: tuple[int, ...], dtype: torch.dtype, _: torch.device) -> PinnedMemory:
@@ -86,7 +89,7 @@ def test_a_cache_pins_exactly_its_blocks(driver: Driver, monkeypatch: pytest.Mon
         return there[-1]
 
     monkeypatch.setattr("penstock.runtime.gpu.cpu_kv_cache.PinnedMemory", on_a_gpu)
-    cache = CpuKvCache(pool, 5, 2, CopyStream(CPU, None))
-    assert list(driver.registered.values()) == [5 * pool.nbytes // 4]
+    cache = CpuKvCache(pools.blocks, 5, 2, CopyStream(CPU, None))
+    assert list(driver.registered.values()) == [5 * pools.size_bytes // 4]
     cache.close()
     assert driver.registered == {}

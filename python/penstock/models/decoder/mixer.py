@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from penstock.kernels.latent_ops import LatentSizes
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.recurrent_state import StateShape
 from penstock.kernels.weights import Linear, Matrix
@@ -28,16 +29,26 @@ Vector = npt.NDArray[np.float32]
 @dataclass(frozen=True, slots=True)
 class CacheSize:
     """The sizes of the KV cache of one layer: number of KV heads, and elements of a key and of a
-    value."""
+    value.
+
+    `latent`: the cache is that of latent attention (`kernels.latent_ops`): a value is the first
+    elements of its key, and a GPU stores only keys.
+    """
 
     kv_heads: int
     key_dim: int
     value_dim: int
+    latent: bool = False
 
     @property
     def token_elements(self) -> int:
-        """Number of elements per token."""
+        """Number of elements per token, of keys and values stored apart."""
         return self.kv_heads * (self.key_dim + self.value_dim)
+
+    @property
+    def shared_elements(self) -> int:
+        """Number of elements per token if the values of latents are not stored apart."""
+        return self.kv_heads * self.key_dim if self.latent else self.token_elements
 
 
 class ModelSizes(Protocol):
@@ -111,6 +122,12 @@ class MixerSpec(Protocol):
     @property
     def state(self) -> StateShape | None:
         """The recurrent state that a layer needs, or None."""
+        ...
+
+    @property
+    def attention(self) -> tuple[int, int, int] | LatentSizes | None:
+        """The sizes of the attention over the KV cache: query heads, KV heads and head dimension,
+        or those of a latent attention. None: there is no attention."""
         ...
 
     @property

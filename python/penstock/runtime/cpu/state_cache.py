@@ -10,18 +10,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.recurrent_state import (
-    ConvState,
-    LayerState,
-    MatrixState,
-    StateShape,
-    conv_ring,
-    matrix_ring,
-)
+from penstock.kernels.recurrent_state import LayerState, StateShape
+from penstock.runtime.state_arrays import Shape, array_shapes, layer_states
 from penstock.runtime.state_memory import StateMemory
 
 LINE_BYTES: Final = 64
-Shape = tuple[int, ...]
 
 
 class StateCache:
@@ -40,37 +33,7 @@ class StateCache:
         if hasattr(mmap, "MADV_HUGEPAGE"):  # a hint: without large pages, small ones are used
             pool.madvise(mmap.MADV_HUGEPAGE)
         arrays = _arrays(np.frombuffer(pool, np.float32), sizes)
-        self.states: list[LayerState[Any] | None] = [
-            None if layer is None else _layer_state(layer, arrays) for layer in shapes
-        ]
-
-
-def array_shapes(layer: StateShape, memory: StateMemory) -> list[Shape]:
-    """Return the shapes of the arrays of one layer: recent and saved of `ConvState`, then matrix,
-    keys, values and decays of `MatrixState`, as far as the layer has them."""
-    rows = memory.rows
-    shapes: list[Shape] = []
-    if layer.taps:
-        ring = conv_ring(layer.taps, memory.draft_tokens)
-        shapes.append((rows, ring, layer.channels))
-        shapes.append((memory.snapshots, layer.taps - 1, layer.channels))
-    if layer.heads:
-        ring = matrix_ring(memory.draft_tokens)
-        shapes += [
-            (rows + memory.snapshots, layer.heads, layer.key_dim, layer.value_dim),
-            (rows, ring, layer.groups * layer.key_dim),
-            (rows, ring, layer.heads * layer.value_dim),
-            (rows, ring, layer.heads),
-        ]
-    return shapes
-
-
-def _layer_state(layer: StateShape, arrays: Iterator[Any]) -> LayerState[Any]:
-    conv = ConvState(next(arrays), next(arrays)) if layer.taps else None
-    matrix = (
-        MatrixState(next(arrays), next(arrays), next(arrays), next(arrays)) if layer.heads else None
-    )
-    return LayerState(conv, matrix)
+        self.states: list[LayerState[Any] | None] = layer_states(shapes, arrays)
 
 
 def _arrays(pool: npt.NDArray[np.float32], sizes: Sequence[Shape]) -> Iterator[Any]:

@@ -8,7 +8,10 @@ restored is copied by the copy stream, and the step that reads the block waits f
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -20,8 +23,9 @@ from penstock.scheduler.types import CopyBlock, StepPlan
 
 
 class CpuKvCache:
-    """Saves the blocks of `pool` [L, 2, B, K, P, D] to pinned memory and restores them.
+    """Saves KV blocks to pinned memory and restores them.
 
+    `pools`: the parts of all blocks, [B, ...] int32 each (`KvPools.blocks`).
     `cpu_blocks`: number of blocks in pinned memory.
     `max_saves_per_step`: most blocks that a step saves.
 
@@ -30,14 +34,21 @@ class CpuKvCache:
     """
 
     def __init__(
-        self, pool: torch.Tensor, cpu_blocks: int, max_saves_per_step: int, copy_stream: CopyStream
+        self,
+        pools: Sequence[torch.Tensor],
+        cpu_blocks: int,
+        max_saves_per_step: int,
+        copy_stream: CopyStream,
     ) -> None:
-        self._blocks = pool.view(torch.int32).permute(2, 0, 1, 3, 4, 5)
-        _, *block = self._blocks.shape
+        self._pools = pools
+        self._device = pools[0].device
         self._copy_stream = copy_stream
+        sizes = [math.prod(pool.shape[1:]) for pool in pools]
         with copy_stream.on_device():
-            self._pinned = PinnedMemory((cpu_blocks, *block), torch.int32, pool.device)
-        self._host = self._pinned.data
+            self._pinned = PinnedMemory((cpu_blocks, sum(sizes)), torch.int32, self._device)
+        self._parts = [
+            slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)
+        ]
         self._aside = self._room(max_saves_per_step)
         self._arriving = self._room(min(cpu_blocks, ARRIVING_BLOCKS))
         self._saved: Any = None
@@ -71,29 +82,40 @@ class CpuKvCache:
     def _save(self, copies: tuple[CopyBlock, ...]) -> None:
         self._copy_stream.make_steps_wait(self._saved)  # the last saves still read `_aside`
         leaving = self._places([copy.block for copy in copies])
-        torch.index_select(self._blocks, 0, leaving, out=self._aside[: len(copies)])
+        for pool, aside in zip(self._pools, self._aside, strict=True):
+            torch.index_select(pool, 0, leaving, out=aside[: len(copies)])
         self._copy_stream.wait_for_steps()
         self._saved = self._copy_stream.run(lambda: self._move_out(copies))
 
     def _move_out(self, copies: tuple[CopyBlock, ...]) -> None:
-        for aside, copy in zip(self._aside, copies, strict=False):
-            self._host[copy.cpu_block].copy_(aside, non_blocking=True)
+        for index, copy in enumerate(copies):
+            for aside, host in zip(self._aside, self._host_parts(copy), strict=True):
+                host.copy_(aside[index].view(-1), non_blocking=True)
 
     def _restore(self, copies: tuple[CopyBlock, ...]) -> None:
-        most = len(self._arriving)
+        most = len(self._arriving[0])
         for begin in range(0, len(copies), most):
             batch = copies[begin : begin + most]
-            for arriving, copy in zip(self._arriving, batch, strict=False):
-                arriving.copy_(self._host[copy.cpu_block], non_blocking=True)
+            for index, copy in enumerate(batch):
+                for arriving, host in zip(self._arriving, self._host_parts(copy), strict=True):
+                    arriving[index].view(-1).copy_(host, non_blocking=True)
             places = self._places([copy.block for copy in batch])
-            self._blocks.index_copy_(0, places, self._arriving[: len(batch)])
+            for pool, arriving in zip(self._pools, self._arriving, strict=True):
+                pool.index_copy_(0, places, arriving[: len(batch)])
+
+    def _host_parts(self, copy: CopyBlock) -> Iterator[torch.Tensor]:
+        """Yield the parts of a block in pinned memory, one per pool."""
+        block = self._pinned.data[copy.cpu_block]
+        return (block[part] for part in self._parts)
 
     def _places(self, blocks: list[int]) -> torch.Tensor:
         """Copy block indices to the device, without waiting for the stream."""
-        device = self._blocks.device
-        indices = torch.tensor(blocks, pin_memory=device.type == "cuda")
-        return indices.to(device, non_blocking=True)
+        indices = torch.tensor(blocks, pin_memory=self._device.type == "cuda")
+        return indices.to(self._device, non_blocking=True)
 
-    def _room(self, blocks: int) -> torch.Tensor:
-        _, *block = self._blocks.shape
-        return torch.empty(blocks, *block, dtype=torch.int32, device=self._blocks.device)
+    def _room(self, blocks: int) -> list[torch.Tensor]:
+        """Allocate device memory for some blocks, one tensor per pool."""
+        return [
+            torch.empty(blocks, *pool.shape[1:], dtype=torch.int32, device=self._device)
+            for pool in self._pools
+        ]

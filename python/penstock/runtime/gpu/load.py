@@ -13,7 +13,6 @@ from penstock.base.errors import ModelError
 from penstock.base.resources import available_bytes
 from penstock.config import GPU_STEP_SIZES, EngineSettings, read_environment
 from penstock.kernels.communicator import SINGLE_RANK, Communicator
-from penstock.kernels.gpu_kv_cache import CacheExtents
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder.decoder import Progress
 from penstock.models.loader.model_loader import LoadedModel
@@ -206,16 +205,14 @@ def build_runtime(
     def on_stage(stage: str) -> None:
         observe(stage, memory)
 
-    shape, size = memory.cache, memory.cache.one_size
     device_model = DeviceModel(
         model,
         ops,
-        CacheExtents(
-            len(shape.layers), shape.blocks, size.kv_heads, shape.block_size, size.key_dim
-        ),
+        memory.cache,
         cache_dtype(settings, ops.dtype),
         max_rows=sizes_up_to(memory.sizes.max_num_seqs)[-1],
         max_model_len=memory.max_model_len,
+        states=memory.states,
         progress=progress,
         communicator=communicator,
         on_stage=on_stage,
@@ -262,6 +259,7 @@ def _info(
         overlaps=True,
         cpu_blocks=memory.cpu_blocks,
         max_saves_per_step=memory.max_saves_per_step,
+        state_snapshots=memory.states.snapshots if model.spec.is_recurrent else None,
     )
 
 

@@ -1,7 +1,7 @@
 """The memory formula of a GPU engine, computed before anything large is allocated.
 
-The terms are weights, adapters, slots, cache, work of a step, graphs, rows, rope tables, buffers of
-the CPU KV cache, and a fixed amount. The KV cache gets all memory that the other terms leave,
+The terms are weights, adapters, slots, cache, recurrent states, work of a step, graphs, rows, rope
+tables, buffers of the CPU KV cache, and a fixed amount. The KV cache gets all memory that the other terms leave,
 unless its size is set. No profiling run is needed.
 """
 
@@ -22,6 +22,7 @@ from penstock.runtime.gpu.memory_terms import (
 )
 from penstock.runtime.mebibytes import MIB, mib
 from penstock.runtime.memory import lora_bytes, ngram_index_bytes
+from penstock.runtime.state_memory import NO_STATES, StateMemory, state_memory
 from penstock.scheduler import step_token_limit
 
 SHARE = 0.92
@@ -57,6 +58,7 @@ class DeviceMemoryPlan:
     `devices`: number of tensor-parallel devices. All other fields except `ngram_index_bytes`
     describe one of them.
     `ngram_index_bytes`: host memory of the n-gram indexes, once for all devices.
+    `states`: recurrent states of the rows, of one more row for padding, and of snapshots.
     """
 
     weight_bytes: int
@@ -74,6 +76,7 @@ class DeviceMemoryPlan:
     max_saves_per_step: int = 0
     devices: int = 1
     ngram_index_bytes: int = 0
+    states: StateMemory = NO_STATES
 
     @property
     def block_bytes(self) -> int:
@@ -103,6 +106,7 @@ class DeviceMemoryPlan:
             "adapters": self.adapter_bytes,
             "slots": self.slot_bytes,
             "cache": self.cache.size_bytes,
+            "states": self.states.size_bytes,
             "work": self.work_bytes,
             "graphs": self.graph_bytes,
             "rows": self.row_bytes,
@@ -132,7 +136,7 @@ class DeviceMemoryPlan:
             adapters = f"{mib(self.adapter_bytes)} adapters + {mib(self.slot_bytes)} slots + "
         return (
             f"{mib(self.weight_bytes)} weights + {adapters}"
-            f"{mib(cache.size_bytes)} cache ({cache.describe()}) + "
+            f"{mib(cache.size_bytes)} cache ({cache.describe()}) + {self.states.term()}"
             f"{mib(self.work_bytes)} work ({self.step_tokens} tokens a step) + "
             f"{mib(self.graph_bytes)} graphs + "
             f"{mib(self.row_bytes)} rows ({self.sizes.max_num_seqs} sequences) + "
@@ -183,7 +187,9 @@ def _plan_steps(
         block_size=settings.block_size,
         layers=spec.caches,
         item_bytes=cache_item_bytes(settings),
+        shares_latents=True,
     )
+    _refuse_cache_type(spec, settings)
     if spec.is_recurrent and settings.cpu_kv_cache_memory_mb:
         raise ModelError(
             f"cpu_kv_cache_memory_mb is {settings.cpu_kv_cache_memory_mb}; for a model with"
@@ -202,17 +208,20 @@ def _plan_steps(
 
     bare = sized(one_block, wanted_context)
     usable = _usable(free_bytes)
-    left = usable - (bare.total_bytes - one_block.size_bytes)
-    blocks = left // one_block.size_bytes
-    if settings.kv_cache_memory_mb is not None:
-        blocks = settings.kv_cache_memory_mb * MIB // one_block.size_bytes
+    if one_block.size_bytes:
+        left = usable - (bare.total_bytes - one_block.size_bytes)
+        if settings.kv_cache_memory_mb is not None:
+            left = settings.kv_cache_memory_mb * MIB
+        blocks = left // one_block.size_bytes
+    else:  # no layer has a cache
+        blocks = sizes.max_num_seqs * -(-wanted_context // settings.block_size) + 1
     least = -(-min(wanted_context, 2048) // settings.block_size) + 1
     plan = replace(bare, cache=replace(one_block, blocks=max(blocks, least)))
     if blocks < least or plan.total_bytes > usable:
         raise ModelError(
             f"the model does not fit: {plan.formula()}, but only {mib(usable)} MiB of "
             f"{mib(free_bytes)} MiB of free memory may be used; a smaller kv_cache_memory_mb, "
-            "max_model_len, max_num_seqs or max_num_batched_tokens needs less"
+            "max_model_len, max_num_seqs or max_num_batched_tokens needs less" + plan.states.advice()
         )
     context = min(wanted_context, (plan.cache.blocks - 1) * settings.block_size)
     return sized(plan.cache, context)
@@ -243,7 +252,18 @@ def _sized(
         slot_bytes=slot_bytes(spec, settings),
         devices=settings.tensor_parallel_size,
         ngram_index_bytes=ngram_index_bytes(settings, max_num_seqs, context),
+        states=state_memory(spec, settings, max_num_seqs, padding_rows=1),
     )
+
+
+def _refuse_cache_type(spec: DecoderSpec, settings: EngineSettings) -> None:
+    """Raise ModelError if the caches of the model do not exist in the type that the settings
+    name."""
+    latent = any(size is not None and size.latent for size in spec.caches)
+    if latent and settings.kv_cache_dtype == "f8e4m3":
+        raise ModelError(
+            "kv_cache_dtype is f8e4m3; for a model with latent attention it must be auto, f16 or f32"
+        )
 
 
 def cache_item_bytes(settings: EngineSettings) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from penstock.config import EngineSettings
 from penstock.kernels.kv_splits import FEW_ROWS, FEW_ROWS_SPLIT, most_splits, smallest_split
+from penstock.kernels.recurrent_state import matrix_ring
 from penstock.models.decoder.lora_targets import linear_sizes
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.runtime.adapters import SLOTS_PER_ADAPTER
+from penstock.runtime.gpu.attention_shapes import attention_shapes
 from penstock.runtime.gpu.cuda_graphs import sizes_up_to
 from penstock.runtime.gpu.row_table import rows_bytes
 from penstock.runtime.gpu.step_packing import max_words
@@ -21,22 +23,22 @@ FORMS = 2
 """Number of variants of a captured step: sampled by the device or by the CPU. With LoRA settings,
 each of them exists with and without adapters."""
 
-TILE_ROWS = 16
-"""Number of queries for which decode attention keeps the partial results of a split context in
-steps with prefill."""
-
 
 def work_bytes(
     spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int, step_tokens: int, context: int
 ) -> int:
     """Return the bytes that the largest step, a prefill, needs: activations, partial results of
-    attention, LoRA buffers and, with several devices, buffers of collectives."""
+    attention, pending tokens of recurrent layers, LoRA buffers and, with several devices, buffers
+    of collectives."""
     places, item_bytes = max_num_seqs + MAX_DRAFT_TOKENS, _item_bytes(settings)
     largest = sizes_up_to(max_num_seqs)[-1]
-    decode = _attention_bytes(spec, largest, context)
-    decode += _attention_bytes(spec, min(FEW_ROWS, largest), context, None, FEW_ROWS_SPLIT)
-    mixed = _attention_bytes(spec, max_num_seqs, context, TILE_ROWS)
+    whole = smallest_split()
+    decode = _attention_bytes(spec, largest, context, whole, one_token=True)
+    few = min(FEW_ROWS, largest)
+    decode += _attention_bytes(spec, few, context, FEW_ROWS_SPLIT, one_token=True)
+    mixed = _attention_bytes(spec, max_num_seqs, context, whole, one_token=False)
     work = activation_bytes(spec, step_tokens, places, item_bytes) + decode + mixed
+    work += _pending_bytes(spec, settings, max_num_seqs)
     work += lora_buffer_bytes(settings, step_tokens)
     return work + _gathered_bytes(spec, settings, step_tokens, min(places, step_tokens), item_bytes)
 
@@ -61,7 +63,9 @@ def row_bytes(
     the device."""
     largest, blocks = sizes_up_to(max_num_seqs)[-1], -(-context // settings.block_size)
     slots = 0 if settings.lora is None else SLOTS_PER_ADAPTER * settings.lora.max_adapters
-    words = max_words(max_num_seqs, largest, step_tokens, blocks, slots)
+    words = max_words(
+        max_num_seqs, largest, step_tokens, blocks, slots, recurrent=spec.is_recurrent
+    )
     places = max(largest, max_num_seqs + MAX_DRAFT_TOKENS)
     tokens = max(step_tokens, largest)
     return 4 * words + rows_bytes(max_num_seqs, blocks, largest, tokens, places, spec.vocab_size)
@@ -118,22 +122,23 @@ def _gathered_bytes(
 
 
 def _attention_bytes(
-    spec: DecoderSpec,
-    rows: int,
-    context: int,
-    queries: int | None = None,
-    split: int | None = None,
+    spec: DecoderSpec, rows: int, context: int, split: int, *, one_token: bool
 ) -> int:
     """Return the bytes of the float32 partial results of decode attention for `rows` rows, for all
-    attention windows together.
+    shapes of attention together.
 
-    - `queries`: queries per KV head; None: those of one token.
-    - `split`: smallest part of a context in keys, None for the tuned size.
+    - `split`: smallest part of a context in keys.
+    - `one_token`: the rows have one token each.
     """
-    splits = most_splits(context, split or smallest_split())
-    heads_of = {own.reach: spec.heads(own) for own in spec.layers if own.has_attention}
-    elements = (
-        kv_heads * (queries or heads // kv_heads) * (dim + 2)
-        for heads, kv_heads, dim in heads_of.values()
-    )
-    return 4 * rows * splits * sum(elements)
+    shapes = attention_shapes(spec)
+    elements = sum(shape.part_elements(one_token=one_token) for shape in shapes)
+    return 4 * rows * most_splits(context, split) * elements
+
+
+def _pending_bytes(spec: DecoderSpec, settings: EngineSettings, rows: int) -> int:
+    """Return the bytes of the copies of pending keys and decays with which the scan of a recurrent
+    layer of `rows` rows works."""
+    ring = matrix_ring(MAX_DRAFT_TOKENS if settings.speculates else 0)
+    shapes = {shape for shape in spec.states if shape is not None}
+    tokens = (shape.groups * shape.key_dim + shape.heads for shape in shapes)
+    return 4 * rows * ring * max(tokens, default=0)

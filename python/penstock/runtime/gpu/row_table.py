@@ -86,10 +86,12 @@ class DeviceRows:
         slots = self.slots_of(packed)
         upload = self._upload(packed)
         self._ops.prepare_step(self._state, upload, slots, packed.chunks, self._block_size)
-        if packed.groups is None:
-            return slots
-        tokens, sampled = packed.groups.read(self._transfers.words)
-        inputs = replace(slots.inputs, adapters=tokens, sampled_adapters=sampled)
+        inputs = slots.inputs
+        if packed.groups is not None:
+            tokens, sampled = packed.groups.read(self._transfers.words)
+            inputs = replace(inputs, adapters=tokens, sampled_adapters=sampled)
+        if packed.states is not None:
+            inputs = replace(inputs, states=packed.states.read(self._transfers.words))
         return replace(slots, inputs=inputs)
 
     def slots_of(self, packed: Packed) -> Slots:

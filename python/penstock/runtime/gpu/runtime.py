@@ -21,7 +21,6 @@ import torch
 from penstock.kernels.persistent_batch import StepBuffers
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.torch_ops import TorchOps
-from penstock.runtime.gpu.adapter_groups import GroupWords
 from penstock.runtime.gpu.adapters import DeviceAdapters
 from penstock.runtime.gpu.copy_stream import CopyStream
 from penstock.runtime.gpu.cpu_kv_cache import CpuKvCache
@@ -38,6 +37,7 @@ from penstock.runtime.gpu.media import DeviceMedia, launching
 from penstock.runtime.gpu.model import DeviceModel
 from penstock.runtime.gpu.row_table import DeviceRows
 from penstock.runtime.gpu.sampler import MakeSampler, SingleDeviceSampler
+from penstock.runtime.gpu.state_words import StatePacker
 from penstock.runtime.gpu.step_outputs import OutputReader, StepOutputs
 from penstock.runtime.gpu.step_packing import Packed, StepPacker, is_decode
 from penstock.runtime.media import RuntimeMedia
@@ -79,7 +79,8 @@ class GpuRuntime:
     `sampler`: creates the sampler.
     `device_media`: the towers and the media of the rows; None for a model that reads only text.
 
-    The model's KV cache must have one block more than `info.cache_blocks`, for padding.
+    The model's KV cache must have one block more than `info.cache_blocks`, and its recurrent states
+    one row more than `max_num_seqs`, for padding.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class GpuRuntime:
         if info.cpu_blocks:
             copy_stream = CopyStream(self._device, stream)
             self._cpu_kv_cache = CpuKvCache(
-                model.pool, info.cpu_blocks, info.max_saves_per_step, copy_stream
+                model.pools.blocks, info.cpu_blocks, info.max_saves_per_step, copy_stream
             )
         table = None if media is None else media.table
         self._rows = RowTable(max_num_seqs, info.max_model_len, info.block_size, table)
@@ -129,6 +130,7 @@ class GpuRuntime:
             max_blocks=max_blocks,
             block_size=info.block_size,
             num_slots=0 if self._adapters is None else self._adapters.capacity,
+            states=None if info.state_snapshots is None else StatePacker(max_num_seqs),
         )
         self._transfers = HostTransfers(self._device, self._packer.max_words)
         self._device_rows = DeviceRows(
@@ -304,7 +306,7 @@ class GpuRuntime:
         return whole, self._graphs.replay(size, form)
 
     def _compute_decodes(self, size: int, form: StepForm) -> Results:
-        packed = Packed(0, size, size, size, size, groups=self._groups_of(size, form))
+        packed = self._packer.decode_layout(size, form.adapted)
         return self._compute(packed, form.samples, one_token=True)
 
     def _compute(
@@ -344,11 +346,8 @@ class GpuRuntime:
 
     def _clear(self, size: int, form: StepForm) -> None:
         """Fill the inputs of a step with padding, before a capture."""
-        groups = self._groups_of(size, form)
-        self._device_rows.update(self._packer.pack_dummy(self._transfers.staging(), size, groups))
-
-    def _groups_of(self, size: int, form: StepForm) -> GroupWords | None:
-        return self._packer.groups_of(size) if form.adapted else None
+        staged = self._transfers.staging()
+        self._device_rows.update(self._packer.pack_dummy(staged, size, form.adapted))
 
 
 def _count_places(plan: StepPlan) -> int:

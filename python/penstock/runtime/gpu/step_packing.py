@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from penstock.kernels.persistent_batch import CHUNK_WORDS, RUN_WORDS, UPDATE_WORDS
 from penstock.runtime.gpu.adapter_groups import GroupWords
+from penstock.runtime.gpu.state_words import StatePacker, StateWords
 from penstock.runtime.row_table import RowTable
 from penstock.scheduler import MAX_DRAFT_TOKENS
 from penstock.scheduler.types import AppendBlocks, Chunk, StepPlan
@@ -45,6 +46,7 @@ class Packed:
     `tokens_at`, `updates_at`, `num_updates`, `runs_at`, `num_runs`: see `Upload`.
     `blocks`: KV blocks of the longest context, 0 for the maximum.
     `groups`: layout of the adapter groups, None if no row has an adapter.
+    `states`: layout of the recurrent states, None for a model without recurrent layers.
     """
 
     num_words: int
@@ -59,6 +61,7 @@ class Packed:
     num_runs: int = 0
     blocks: int = 0
     groups: GroupWords | None = None
+    states: StateWords | None = None
 
 
 def is_decode(plan: StepPlan) -> bool:
@@ -71,12 +74,20 @@ def is_decode(plan: StepPlan) -> bool:
 
 
 def max_words(
-    max_num_seqs: int, max_chunks: int, step_tokens: int, max_blocks: int, num_slots: int
+    max_num_seqs: int,
+    max_chunks: int,
+    step_tokens: int,
+    max_blocks: int,
+    num_slots: int,
+    *,
+    recurrent: bool,
 ) -> int:
     """Return the number of words of the largest step. Arguments: see `StepPacker`."""
     most_tokens = max(step_tokens, max_chunks)
     places = min(most_tokens, max_chunks + max_num_seqs + MAX_DRAFT_TOKENS)
     chunks = GroupWords(min(max_chunks, num_slots), max_chunks, most_tokens, places).end
+    if recurrent:
+        chunks = StateWords(chunks, max_chunks).end
     updates = max_num_seqs * UPDATE_WORDS
     runs = (2 * max_num_seqs + MAX_DRAFT_TOKENS) * RUN_WORDS
     return chunks + updates + runs + max_num_seqs * max_blocks + step_tokens
@@ -90,6 +101,7 @@ class StepPacker:
     `step_tokens`: most tokens of a step.
     `max_blocks`: most KV blocks of a sequence.
     `num_slots`: number of adapter slots.
+    `states`: the recurrent states of the rows, None for a model without recurrent layers.
     """
 
     def __init__(
@@ -102,8 +114,10 @@ class StepPacker:
         max_blocks: int,
         block_size: int,
         num_slots: int = 0,
+        states: StatePacker | None = None,
     ) -> None:
         self._rows = rows
+        self._states = states
         self._num_slots = num_slots
         self._block_size = block_size
         self._scratch = max_num_seqs
@@ -115,7 +129,14 @@ class StepPacker:
         self._decode[:, 2] = 1
         self._decode[:, 3] = self._decode[:, 4] = np.arange(max_chunks)
         self._decode[:, 6] = -1
-        self.max_words = max_words(max_num_seqs, max_chunks, step_tokens, max_blocks, num_slots)
+        self.max_words = max_words(
+            max_num_seqs,
+            max_chunks,
+            step_tokens,
+            max_blocks,
+            num_slots,
+            recurrent=states is not None,
+        )
 
     def pack(self, plan: StepPlan, words: Ints, fill_up_to: int = 0) -> Packed:
         """Pack a step into `words`. The row table must have applied the plan already. `fill_up_to`:
@@ -126,37 +147,56 @@ class StepPacker:
             changed |= self._mark_carried([chunk.row for chunk in plan.chunks])
         updates = sorted(changed)
         blocks = 0 if fill_up_to else self._longest(plan.chunks)
+        stays = True
+        if self._states is not None:
+            stays = self._states.step(plan.chunks, fill_up_to if decode else 0)
         if decode:
             rows = [chunk.row for chunk in plan.chunks]
             count = max(len(rows), fill_up_to)
+            if stays and not updates and not plan.blocks and self._sent == (rows, count):
+                return replace(self.decode_layout(count, self.is_adapted(plan)), blocks=blocks)
             sizes = StepSizes(count, count, count, count)
-            if not updates and not plan.blocks and self._sent == (rows, count):
-                words_of_groups = self.groups_of(count) if self.is_adapted(plan) else None
-                return Packed(0, *sizes, blocks=blocks, groups=words_of_groups)
             sent, tokens = self._decode_words(rows, count), np.empty(0, np.int32)
             self._sent = (rows, count)
         else:
             self._sent = ([], 0)
             sent, tokens, sizes = self._mixed_words(plan.chunks)
         self._carry(plan.chunks)
-        groups = self._write_groups(words, plan, sizes)
         words[: sent.size] = sent.reshape(-1)
+        groups = self._write_groups(words, plan, sizes)
         begin = sent.size if groups is None else groups.end
-        packed = Packed(begin, *sizes, blocks=blocks, groups=groups)
+        states = None
+        if self._states is not None:
+            states = self._states.write(words, begin)
+            begin = states.end
+        packed = Packed(begin, *sizes, blocks=blocks, groups=groups, states=states)
         changes = self._updates(updates) if updates else _NO_UPDATES
         return _Changes(changes, *self._runs(plan.blocks), tokens).write(words, packed)
 
-    def pack_dummy(self, words: Ints, count: int, groups: GroupWords | None = None) -> Packed:
-        """Pack a step of `count` padding decodes. `groups`: layout of its adapter groups, None for
-        none."""
+    def pack_dummy(self, words: Ints, count: int, adapted: bool) -> Packed:
+        """Pack a step of `count` padding decodes. `adapted`: it has the words of adapter groups."""
         self._sent = ([], 0)
         sent = self._decode_words([], count)
         words[: sent.size] = sent.reshape(-1)
+        packed = self.decode_layout(count, adapted)
         end = sent.size
-        if groups is not None:
-            groups.write_dummy(words)
-            end = groups.end
-        return Packed(end, count, count, count, count, groups=groups)
+        if packed.groups is not None:
+            packed.groups.write_dummy(words)
+            end = packed.groups.end
+        if self._states is not None and packed.states is not None:
+            self._states.write_dummy(words, packed.states)
+            end = packed.states.end
+        return replace(packed, num_words=end)
+
+    def decode_layout(self, count: int, adapted: bool) -> Packed:
+        """Return the layout of a step of `count` decodes without changes. `adapted`: a row has an
+        adapter."""
+        groups = self._group_words(count, count, count) if adapted else None
+        states = None
+        if self._states is not None:
+            begin = count * CHUNK_WORDS if groups is None else groups.end
+            states = StateWords(begin, count)
+        return Packed(0, count, count, count, count, groups=groups, states=states)
 
     def is_adapted(self, plan: StepPlan) -> bool:
         """Return whether any row of a step has an adapter."""
@@ -164,10 +204,6 @@ class StepPacker:
             return False
         slots = self._rows.adapter_slots([chunk.row for chunk in plan.chunks])
         return bool(slots.max() >= 0)
-
-    def groups_of(self, count: int) -> GroupWords:
-        """Return the layout of the adapter groups of a step of `count` decodes."""
-        return self._group_words(count, count, count)
 
     def mark_cpu_sampled(self, plan: StepPlan) -> None:
         """Mark the rows of a step as not carried, because the CPU sampled them."""

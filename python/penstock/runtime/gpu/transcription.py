@@ -17,7 +17,6 @@ import torch
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.kernels.cases.random_inputs import map_leaves
-from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_caches
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.torch_ops import TorchOps
@@ -26,6 +25,7 @@ from penstock.models.whisper.loader import LoadedWhisper
 from penstock.models.whisper.tower import WhisperTower, WhisperTowerSpec
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cache_shape import CacheShape
+from penstock.runtime.gpu.kv_pools import KvPools
 from penstock.runtime.gpu.load import cache_dtype, open_device
 from penstock.runtime.gpu.media import all_finite, kept_rows, launching
 from penstock.runtime.gpu.memory import FIXED_BYTES, SHARE
@@ -178,6 +178,4 @@ class TorchTranscription:
 
 
 def _allocate(shape: CacheShape, dtype: torch.dtype, device: str) -> list[LayerCache[torch.Tensor]]:
-    size, layers = shape.one_size, len(shape.layers)
-    extents = CacheExtents(layers, shape.blocks, size.kv_heads, shape.block_size, size.key_dim)
-    return allocate_caches(extents, dtype, device)
+    return KvPools(shape, dtype, device).present

@@ -120,6 +120,11 @@ class GatedDeltaSpec:
         return None
 
     @property
+    def attention(self) -> None:
+        """None: there is no attention."""
+        return None
+
+    @property
     def state(self) -> StateShape:
         """See MixerSpec."""
         return StateShape(

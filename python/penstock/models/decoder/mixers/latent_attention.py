@@ -88,7 +88,12 @@ class LatentAttentionSpec:
     @property
     def cache(self) -> CacheSize:
         """See MixerSpec."""
-        return CacheSize(1, self.kv_rank + self.rotated_dim, self.kv_rank)
+        return CacheSize(1, self.kv_rank + self.rotated_dim, self.kv_rank, latent=True)
+
+    @property
+    def attention(self) -> LatentSizes:
+        """See MixerSpec."""
+        return self.sizes
 
     @property
     def state(self) -> StateShape | None:

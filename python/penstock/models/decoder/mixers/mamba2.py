@@ -101,6 +101,11 @@ class Mamba2Spec:
         return None
 
     @property
+    def attention(self) -> None:
+        """None: there is no attention."""
+        return None
+
+    @property
     def state(self) -> StateShape:
         """See MixerSpec."""
         return StateShape(

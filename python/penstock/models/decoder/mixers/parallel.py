@@ -59,6 +59,11 @@ class ParallelSpec:
         return CacheSize(self.kv_heads, self.head_dim, self.head_dim)
 
     @property
+    def attention(self) -> tuple[int, int, int]:
+        """See MixerSpec."""
+        return self.heads, self.kv_heads, self.head_dim
+
+    @property
     def state(self) -> StateShape:
         """See MixerSpec."""
         return self.mamba.state

@@ -51,6 +51,11 @@ class ShortConvSpec:
         return None
 
     @property
+    def attention(self) -> None:
+        """None: there is no attention."""
+        return None
+
+    @property
     def state(self) -> StateShape:
         """See MixerSpec."""
         return StateShape(self.width, self.taps)
