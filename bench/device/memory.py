@@ -19,7 +19,7 @@ SLACK_BYTES: Final = 64 << 10
 """Bytes of tolerance: allocators round up, and tensors of a few bytes are in no term."""
 
 EXACT: Final = 0.01
-"""Weights and cache must equal the formula within this share."""
+"""Weights, cache and recurrent states must equal the formula within this share."""
 
 LEAST_USED: Final = 0.1
 """At least this share of a term that is an upper bound must be used; otherwise the term makes the
@@ -142,6 +142,8 @@ def used(found: dict[str, Any]) -> dict[str, int]:
     rows = stages["rows"]["allocated"]
     peaks = [stages[name]["peak"] for name in ("graph", "served") if name in stages]
     bytes_of = {name: grown[name] for name in ("weights", "cache", "slots", "rows")}
+    if "states" in grown:  # the model has recurrent layers
+        bytes_of["states"] = grown["states"]
     bytes_of["steps"] = grown.get("kept", 0) + max(peaks, default=rows) - rows
     if "free" in stages["before"]:
         bytes_of["total"] = stages["before"]["free"] - min(one["free"] for one in found["stages"])
@@ -151,14 +153,16 @@ def used(found: dict[str, Any]) -> dict[str, int]:
 def deviations(found: dict[str, Any]) -> list[str]:
     """Return the deviations of a recording from the formula.
 
-    They are weights and cache that differ by more than `EXACT`, and a term that is an upper bound
+    They are weights, cache and recurrent states that differ by more than `EXACT`, and a term that is an upper bound
     and is exceeded, or of which less than `LEAST_USED` is used. Adapter slots have an upper bound
     only: their pages are allocated with the adapters.
     """
     terms, taken = found["terms"], used(found)
     rope = terms["rope"]  # its tables are made together with the weights
     wrong = []
-    for name, more in (("weights", rope), ("cache", 0)):
+    for name, more in (("weights", rope), ("cache", 0), ("states", 0)):
+        if name not in taken:
+            continue
         slack = EXACT * terms[name] + SLACK_BYTES
         if not -slack <= taken[name] - terms[name] <= slack + more:
             wrong.append(f"{name}: {taken[name]} bytes, expected {terms[name]}")

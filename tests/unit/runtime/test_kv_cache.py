@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from penstock.models.decoder.mixer import CacheSize
 from penstock.runtime.cache_shape import CacheShape

@@ -42,9 +42,7 @@ class AttentionPlans:
         self._allocate = attention_work.AttentionWork.allocate
         self._most_units = attention_work.most_units
         self._tokens_of = decode_attention.decode_tokens
-        self._shapes = [
-            (_tiled(shape, device), shape.window) for shape in attention_shapes(spec)
-        ]
+        self._shapes = [(_tiled(shape, device), shape.window) for shape in attention_shapes(spec)]
         self._device = device
         self._block_size = block_size
         self._few_rows = min(few_rows, max_rows)

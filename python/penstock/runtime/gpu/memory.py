@@ -221,7 +221,8 @@ def _plan_steps(
         raise ModelError(
             f"the model does not fit: {plan.formula()}, but only {mib(usable)} MiB of "
             f"{mib(free_bytes)} MiB of free memory may be used; a smaller kv_cache_memory_mb, "
-            "max_model_len, max_num_seqs or max_num_batched_tokens needs less" + plan.states.advice()
+            "max_model_len, max_num_seqs or max_num_batched_tokens needs less"
+            + plan.states.advice()
         )
     context = min(wanted_context, (plan.cache.blocks - 1) * settings.block_size)
     return sized(plan.cache, context)
