@@ -19,6 +19,13 @@ from typing import Any, Final
 import gguf
 import numpy as np
 
+from bench.layered_shapes import (
+    GLM47_FLASH_4_LAYERS,
+    GLM47_VOCABULARY,
+    QWEN35_08B,
+    QWEN35_2B,
+    QWEN35_VOCABULARY,
+)
 from penstock.models.decoder.tensor_shapes import expected_shapes, matrix_shapes
 from penstock.models.families.registry import spec_of_gguf
 from penstock.quant.gguf.gguf_file import GgufFile
@@ -50,33 +57,10 @@ class ModelShape:
         return int(self.keys["embedding_length"])
 
 
-def _delta(width: int, layers: int, ff: int, heads: int, kv_heads: int) -> dict[str, Any]:
-    """Return the metadata of a Qwen3.5 with attention in every fourth layer."""
-    return {
-        "embedding_length": width,
-        "block_count": layers,
-        "feed_forward_length": ff,
-        "attention.head_count": heads,
-        "attention.head_count_kv": kv_heads,
-        "attention.key_length": 256,
-        "attention.value_length": 256,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.freq_base": 1e7,
-        "rope.dimension_count": 64,
-        "rope.dimension_sections": [11, 11, 10, 0],
-        "ssm.conv_kernel": 4,
-        "ssm.state_size": 128,
-        "ssm.group_count": 16,
-        "ssm.time_step_rank": 16,
-        "ssm.inner_size": 2048,
-        "full_attention_interval": 4,
-    }
-
-
 _LFM2_ATTENTION: Final = (2, 5, 8, 10, 12, 14)
 SHAPES: Final = {
-    "qwen3.5-0.8b": ModelShape("qwen35", 248_320, _delta(1024, 24, 3584, 8, 2)),
-    "qwen3.5-2b": ModelShape("qwen35", 248_320, _delta(2048, 24, 6144, 8, 2)),
+    "qwen3.5-0.8b": ModelShape("qwen35", QWEN35_VOCABULARY, QWEN35_08B),
+    "qwen3.5-2b": ModelShape("qwen35", QWEN35_VOCABULARY, QWEN35_2B),
     "lfm2-350m": ModelShape(
         "lfm2",
         65_536,
@@ -130,33 +114,10 @@ SHAPES: Final = {
     ),
     "glm-4.7-flash-4-layers": ModelShape(
         "deepseek2",
-        154_880,
-        {
-            "embedding_length": 2048,
-            "block_count": 4,
-            "feed_forward_length": 10_240,
-            "attention.head_count": 20,
-            "attention.head_count_kv": 1,
-            "attention.q_lora_rank": 768,
-            "attention.kv_lora_rank": 512,
-            "attention.key_length": 576,
-            "attention.value_length": 512,
-            "attention.key_length_mla": 256,
-            "attention.value_length_mla": 256,
-            "attention.layer_norm_rms_epsilon": 1e-5,
-            "rope.freq_base": 1e6,
-            "rope.dimension_count": 64,
-            "leading_dense_block_count": 1,
-            "expert_count": 64,
-            "expert_used_count": 4,
-            "expert_shared_count": 1,
-            "expert_feed_forward_length": 1536,
-            "expert_weights_scale": 1.8,
-            "expert_weights_norm": True,
-            "expert_gating_func": 2,
-        },
+        GLM47_VOCABULARY,
+        GLM47_FLASH_4_LAYERS,
         hints={
-            "output.weight": (154_880, 2048),
+            "output.weight": (GLM47_VOCABULARY, 2048),
             "blk.0.attn_q_a.weight": (768, 2048),
             "blk.0.attn_k_b.weight": (20, 512, 192),
             "blk.1.exp_probs_b.bias": (64,),

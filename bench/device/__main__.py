@@ -47,6 +47,10 @@ SECTIONS: dict[str, Section] = {
     "llama-8b": lambda bench, record, _: engine.measure(bench, record, "llama-8b", False),
     "qwen3-0.6b": lambda bench, record, _: engine.measure(bench, record, "qwen3-0.6b"),
     "qwen3-30b-a3b": lambda bench, record, _: engine.measure(bench, record, "qwen3-30b-a3b"),
+    "qwen3.5-2b": lambda bench, record, _: engine.measure(bench, record, "qwen3.5-2b"),
+    "glm-4.7-flash-4-layers": lambda bench, record, _: engine.measure(
+        bench, record, "glm-4.7-flash-4-layers"
+    ),
     "experts": lambda bench, record, _: experts.measure(bench, record),
     "profile": lambda bench, record, _: profile.measure(bench, record, "qwen3-8b"),
     "invariance": lambda bench, record, _: invariance.measure(bench, record, "qwen3-0.6b"),

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import torch
 
 from bench.device import roofline as floors
+from bench.device.layered_models import LAYERED, LayeredShape, write_layered_checkpoint
 from bench.device.machine import Bench, Roofline, measure_roofline
 from bench.device.memory import MemoryStages, deviations, used
 from bench.device.model_shapes import SHAPES, Shape, write_checkpoint
@@ -35,6 +36,7 @@ from penstock.runtime.gpu.load import (
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
 
+AnyShape: TypeAlias = Shape | LayeredShape
 GREEDY = Sampling(temperature=0.0)
 LAYERS = {"qwen3-30b-a3b": 16}
 """Number of layers measured, for models whose whole checkpoint would fill the disk."""
@@ -61,13 +63,17 @@ SMALL = Sizes((1, 4), 24, 6, 8, 64)
 
 def measure(bench: Bench, record: Record, name: str, whole_run: bool = True) -> None:
     """Run the section of one model."""
-    whole = SHAPES[name].small() if bench.rehearsed else SHAPES[name]
-    shape = replace(whole, layers=min(whole.layers, LAYERS.get(name, whole.layers)))
+    whole = LAYERED[name] if name in LAYERED else SHAPES[name]
+    if bench.rehearsed:
+        whole = whole.small()
+    shape = whole
+    if isinstance(whole, Shape):
+        shape = replace(whole, layers=min(whole.layers, LAYERS.get(name, whole.layers)))
     sizes = SMALL if bench.rehearsed else FULL
     layers = f"{shape.layers} of {whole.layers} layers"
     record.title(f"{name}, {layers}, {sizes.prompt} tokens of context, bfloat16")
     roofline = measure_roofline(bench)
-    with open_runtime(bench, record, shape, sizes) as runtime:
+    with open_runtime(bench, record, shape, sizes, **_snapshots(shape, sizes)) as runtime:
         _check(runtime, shape, sizes)
         for width in sizes.widths:
             _decode(bench, record, runtime, shape, sizes, width, roofline)
@@ -82,7 +88,7 @@ def measure(bench: Bench, record: Record, name: str, whole_run: bool = True) -> 
 
 @contextmanager
 def open_runtime(
-    bench: Bench, record: Record, shape: Shape, sizes: Sizes, **changes: Any
+    bench: Bench, record: Record, shape: AnyShape, sizes: Sizes, **changes: Any
 ) -> Iterator[GpuRuntime]:
     """Open the runtime of a checkpoint of `shape`; close it at the end."""
     began = time.perf_counter()
@@ -106,14 +112,26 @@ def open_runtime(
         torch.cuda.empty_cache()
 
 
-def cached_checkpoint(shape: Shape, device: str) -> Path:
+def _snapshots(shape: AnyShape, sizes: Sizes) -> dict[str, Any]:
+    """Return the settings that keep the states after the prompts of all rows, so that prompts are
+    found again (`start_decoding`)."""
+    if isinstance(shape, Shape) or not shape.snapshot_bytes:
+        return {}
+    needed = 2 * sizes.widths[-1] * shape.snapshot_bytes
+    return {"enable_prefix_caching": True, "state_snapshot_memory_mb": (needed >> 20) + 1}
+
+
+def cached_checkpoint(shape: AnyShape, device: str) -> Path:
     """Return the folder of a checkpoint of `shape`, written once and kept for later sections:
     generating and writing 16 GB takes 20 s. `config.json` is written last, so an incomplete folder
     is written again."""
     name = f"{shape.name}-{shape.layers}x{shape.width}"
     folder = Path(tempfile.gettempdir()) / "penstock-checkpoints" / name / shape.name
     if not (folder / "config.json").exists():
-        write_checkpoint(shape, folder, device)
+        if isinstance(shape, Shape):
+            write_checkpoint(shape, folder, device)
+        else:
+            write_layered_checkpoint(shape, folder, device)
     return folder
 
 
@@ -225,7 +243,7 @@ def decode_steps_s(core: EngineCore, width: int) -> list[float]:
     return steps
 
 
-def _check(runtime: GpuRuntime, shape: Shape, sizes: Sizes) -> None:
+def _check(runtime: GpuRuntime, shape: AnyShape, sizes: Sizes) -> None:
     """Check that logits are finite and compile kernels, before anything is measured."""
     for prompt, width in ((8, 1), (sizes.prompt, 1), (sizes.prompt, sizes.widths[-1] // 4)):
         core, _ = start_decoding(runtime, replace(sizes, prompt=prompt), width, 4)
@@ -237,7 +255,7 @@ def _decode(
     bench: Bench,
     record: Record,
     runtime: GpuRuntime,
-    shape: Shape,
+    shape: AnyShape,
     sizes: Sizes,
     width: int,
     roofline: Roofline,
@@ -274,7 +292,12 @@ def max_concurrency(runtime: GpuRuntime, sizes: Sizes) -> int:
 
 
 def _run(
-    record: Record, runtime: GpuRuntime, shape: Shape, sizes: Sizes, width: int, roofline: Roofline
+    record: Record,
+    runtime: GpuRuntime,
+    shape: AnyShape,
+    sizes: Sizes,
+    width: int,
+    roofline: Roofline,
 ) -> None:
     """Record a run of `width` requests submitted at once, from their prompts to their last
     tokens."""

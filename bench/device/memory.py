@@ -153,9 +153,9 @@ def used(found: dict[str, Any]) -> dict[str, int]:
 def deviations(found: dict[str, Any]) -> list[str]:
     """Return the deviations of a recording from the formula.
 
-    They are weights, cache and recurrent states that differ by more than `EXACT`, and a term that is an upper bound
-    and is exceeded, or of which less than `LEAST_USED` is used. Adapter slots have an upper bound
-    only: their pages are allocated with the adapters.
+    They are weights, cache and recurrent states that differ by more than `EXACT`, and a term that
+    is an upper bound and is exceeded, or of which less than `LEAST_USED` is used. Adapter slots
+    have an upper bound only: their pages are allocated with the adapters.
     """
     terms, taken = found["terms"], used(found)
     rope = terms["rope"]  # its tables are made together with the weights

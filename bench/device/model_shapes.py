@@ -84,6 +84,11 @@ class Shape:
         return 4 * self.layers * self.kv_heads * self.head_dim
 
     @property
+    def row_bytes(self) -> float:
+        """Bytes of recurrent states that a step moves for each row: there are none."""
+        return 0.0
+
+    @property
     def token_operations(self) -> int:
         """Operations of one token's products, without the head."""
         return 2 * self.layers * self.token_layer_weights

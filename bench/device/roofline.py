@@ -1,24 +1,50 @@
 """The least time of a step or a run on a device with given peak rates.
 
-Weights and cache are read once; products run at the measured rate.
+Weights, cache and recurrent states are read once; products run at the measured rate.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from bench.device.machine import Roofline
-from bench.device.model_shapes import Shape
+
+
+class Shape(Protocol):
+    """The sizes of a model from which its floors follow: those of `model_shapes.Shape`, and those
+    of `layered_models.LayeredShape`."""
+
+    @property
+    def head_weights(self) -> int: ...
+
+    @property
+    def token_operations(self) -> int: ...
+
+    @property
+    def token_bytes(self) -> int: ...
+
+    @property
+    def row_bytes(self) -> float: ...
+
+    def step_bytes(self, tokens: float) -> float: ...
+
+    def layer_bytes(self, tokens: float) -> float: ...
+
+
+class AdaptedShape(Protocol):
+    @property
+    def adapter_columns(self) -> int: ...
 
 
 def decode_s(shape: Shape, rows: int, context: float, roofline: Roofline) -> float:
-    """Return the floor of a decode step of `rows` rows with `context` tokens each. Attention runs
-    between products, so its bytes add."""
+    """Return the floor of a decode step of `rows` rows with `context` tokens each. Attention and
+    scans run between products, so the bytes of caches and of recurrent states add."""
     operations = rows * (shape.token_operations + 2 * shape.head_weights)
-    return roofline.floor_s(shape.step_bytes(rows), operations) + (
-        rows * context * shape.token_bytes / roofline.bytes_s
-    )
+    moved = rows * (context * shape.token_bytes + shape.row_bytes)
+    return roofline.floor_s(shape.step_bytes(rows), operations) + moved / roofline.bytes_s
 
 
-def adapters_s(shape: Shape, rank: int, adapters: int, roofline: Roofline) -> float:
+def adapters_s(shape: AdaptedShape, rank: int, adapters: int, roofline: Roofline) -> float:
     """Return the time that `adapters` adapters on all projections, in 16 bits, add to a step that
     uses them all."""
     return roofline.floor_s(2 * adapters * rank * shape.adapter_columns)

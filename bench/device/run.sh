@@ -21,6 +21,8 @@
 #   sanitizer   memcheck, racecheck, synccheck over the CUDA library's kernels (3 min)
 #   counters    Nsight Compute's counters of one launch of each kernel (2 min)
 #   tests       pytest -m gpu (4 min)
+#   qwen3.5-2b, glm-4.7-flash-4-layers
+#               the engine on a model with recurrent states, and with latent attention (2 min each)
 #   qwen3-8b-fp8, qwen3-30b-a3b, llama-8b, experts, invariance, adapters, peers
 #               further models and features (2 min each)
 #   summary     each headline figure beside its floor and the peers' figures; always runs, last
@@ -192,7 +194,8 @@ for section in "${SECTIONS[@]}"; do
     variants) bench variants 270 && apply cuda chunks ;;
     ops | ops-triton | experts | profile | adapters | peers | llama-8b | invariance | qwen3-0.6b | \
       server | check) bench "$section" 270 ;;
-    qwen3-8b | qwen3-8b-triton | qwen3-8b-fp8 | qwen3-30b-a3b) bench "$section" 450 ;;
+    qwen3-8b | qwen3-8b-triton | qwen3-8b-fp8 | qwen3-30b-a3b | qwen3.5-2b | \
+      glm-4.7-flash-4-layers) bench "$section" 450 ;;
     sanitizer) sanitize ;;
     counters)
       NCU=(ncu --clock-control none --profile-from-start off --set detailed -f -o "$OUT/counters")

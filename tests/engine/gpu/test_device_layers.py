@@ -1,6 +1,6 @@
-"""The GPU runtime, run on CPU tensors, serves models whose layers differ: with recurrent states, with
-latents, with KV caches of several sizes. It answers as the CPU's reference and transformers do,
-however the answers are computed."""
+"""The GPU runtime, run on CPU tensors, serves models whose layers differ: with recurrent states,
+with latents, with KV caches of several sizes. It answers as the CPU's reference and transformers
+do, however the answers are computed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Saved:
 def saved(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Saved]:
-    folder = tmp_path_factory.mktemp("model")
+    folder = tmp_path_factory.mktemp(request.param)
     model = layered_model(request.param)
     model.save_pretrained(folder)
     runtime = start_gpu_runtime_on_cpu(folder, settings())
@@ -125,7 +125,9 @@ def test_answers_equal_those_of_the_reference_runtime(
     if INTERPRETED:
         return
     assert (gauges.preemptions > 0) == (way == "preempted and chunked")
-    assert (gauges.draft_tokens > gauges.accepted_tokens > 0) == (way == "with drafts")
+    assert (gauges.accepted_tokens > 0) == (way == "with drafts")
+    if saved.folder.name.startswith("qwen3.5"):  # the draws of others may accept every draft
+        assert (gauges.draft_tokens > gauges.accepted_tokens) == (way == "with drafts")
     recurrent = saved.device.info.state_snapshots is not None
     cached = way != "without a prefix cache"
     assert (gauges.state_snapshot_restores > 0) == (recurrent and cached)

@@ -1,5 +1,5 @@
-"""Models whose layers differ, on a GPU: they answer as the CPU's reference, and as themselves without
-graphs."""
+"""Models whose layers differ, on a GPU: they answer as the CPU's reference, and as themselves
+without graphs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Small random models whose layers differ: recurrent layers, latents, KV caches of several sizes and
-shared ones."""
+"""Small random models whose layers differ: recurrent layers, latents, KV caches of several sizes
+and shared ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paged KV caches of a model on a device: one tensor per size of cache, for all layers that have
+"""The paged KV caches of a model on a device: one tensor per size of cache, for all layers with
 this size."""
 
 from __future__ import annotations

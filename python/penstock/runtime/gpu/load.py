@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Observe: TypeAlias = Callable[[str, DeviceMemoryPlan], None]
-"""A callback after each stage of a start, with the memory plan. Stages: "weights", "cache", "kept"
-(the memory of decode attention is allocated), "slots", "rows", "graph" (the first graphs are
-captured)."""
+"""A callback after each stage of a start, with the memory plan. Stages: "weights", "cache",
+"states" (only of recurrent layers), "kept" (the memory of decode attention is allocated), "slots",
+"rows", "graph" (the first graphs are captured)."""
 
 ROUNDED = "; float weights of layers are rounded to 8-bit floats"
 

@@ -1,8 +1,8 @@
 """The memory formula of a GPU engine, computed before anything large is allocated.
 
 The terms are weights, adapters, slots, cache, recurrent states, work of a step, graphs, rows, rope
-tables, buffers of the CPU KV cache, and a fixed amount. The KV cache gets all memory that the other terms leave,
-unless its size is set. No profiling run is needed.
+tables, buffers of the CPU KV cache, and a fixed amount. The KV cache gets all memory that the other
+terms leave, unless its size is set. No profiling run is needed.
 """
 
 from __future__ import annotations
@@ -263,7 +263,8 @@ def _refuse_cache_type(spec: DecoderSpec, settings: EngineSettings) -> None:
     latent = any(size is not None and size.latent for size in spec.caches)
     if latent and settings.kv_cache_dtype == "f8e4m3":
         raise ModelError(
-            "kv_cache_dtype is f8e4m3; for a model with latent attention it must be auto, f16 or f32"
+            "kv_cache_dtype is f8e4m3; for a model with latent attention it must be auto, f16 or"
+            " f32"
         )
 
 

@@ -31,8 +31,8 @@ class DeviceModel:
     `max_rows`: most rows of a step.
     `max_model_len`: most tokens of a sequence.
     `communicator`: connects the ranks of a tensor-parallel model.
-    `on_stage`: called after the allocation of the weights, of the KV cache, of the recurrent states,
-    and of the memory of decode attention.
+    `on_stage`: called after the allocation of the weights, of the KV cache, of the recurrent states
+    (if there are any), and of the memory of decode attention.
 
     Raises ModelError if the weights cannot be read.
     """
