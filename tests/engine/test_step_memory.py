@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 import torch
 
+from bench.device.layered_models import LAYERED
 from bench.device.memory import LiveBytes
 from bench.device.model_shapes import SHAPES, write_checkpoint
 from penstock.config import EngineSettings
 from penstock.kernels.kv_splits import FEW_ROWS, FEW_ROWS_SPLIT, smallest_split
 from penstock.kernels.ops import all_ops
+from penstock.kernels.recurrent_state import StateRows
 from penstock.kernels.registry import KernelRegistry, Machine
 from penstock.kernels.step_inputs import StepInputs
 from penstock.kernels.triton import TritonOps
@@ -26,6 +29,7 @@ from penstock.models.loader.model_loader import load_model
 from penstock.runtime.gpu.attention_plans import AttentionPlans
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.model import DeviceModel
+from tests.support.checkpoints.layered_models import MODELS, write_layered_model
 from tests.support.checkpoints.sparse_checkpoints import write_sparse_checkpoint
 
 ROWS, CONTEXT, BUDGET, BLOCK = 256, 4096, 8192, 16
@@ -73,7 +77,7 @@ STEPS = [
 ]
 
 
-def _inputs(step: Step) -> StepInputs[torch.Tensor]:
+def _inputs(step: Step, *, recurrent: bool = False) -> StepInputs[torch.Tensor]:
     def ints(*extents: int) -> torch.Tensor:
         return torch.empty(extents, dtype=torch.int32, device="meta")
 
@@ -85,12 +89,13 @@ def _inputs(step: Step) -> StepInputs[torch.Tensor]:
         context_lens=ints(step.rows),
         block_tables=ints(step.rows, CONTEXT // BLOCK),
         sample_rows=ints(step.samples),
+        states=StateRows(*(ints(step.rows) for _ in range(6))) if recurrent else None,
     )
 
 
-def _peaks(model: DeviceModel, live: LiveBytes) -> Iterator[int]:
+def _peaks(model: DeviceModel, live: LiveBytes, *, recurrent: bool = False) -> Iterator[int]:
     for step in STEPS:
-        inputs = _inputs(step)
+        inputs = _inputs(step, recurrent=recurrent)
         gc.collect()
         before = live.peak = live.now
         model.logits(inputs, one_token=step.one_token)
@@ -124,6 +129,58 @@ def test_steps_stay_within_the_formula(
     elif not shape.experts:  # not changed
         matrices = shape.layers * (shape.attention_weights + shape.expert_weights)
         assert steady == pytest.approx(placed.weight_bytes - matrices, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_no_step_reads_from_the_device(tmp_path: Path, name: str) -> None:
+    """A CUDA graph does not allow that, and tensors without memory do not either."""
+    model = load_model(files_at(write_layered_model(name, tmp_path / name), name), "auto")
+    settings = msgspec.structs.replace(SETTINGS, max_model_len=256)
+    plan = plan_device_memory(model.spec, 0, settings, 8 << 30)
+    placed = DeviceModel(
+        model,
+        MetaOps("stored"),
+        replace(plan.cache, blocks=8),
+        torch.bfloat16,
+        states=plan.states,
+        max_rows=ROWS,
+        max_model_len=256,
+    )
+    for step in STEPS:
+        inputs = _inputs(step, recurrent=model.spec.is_recurrent)
+        logits = placed.logits(inputs, one_token=step.one_token)
+        assert logits.shape == (step.samples, model.spec.vocab_size)
+
+
+@pytest.mark.parametrize("name", list(LAYERED))
+def test_steps_of_unlike_layers_stay_within_the_formula(tmp_path: Path, name: str) -> None:
+    shape = LAYERED[name]
+    layers = {"num_hidden_layers": 4}
+    for key in {"layer_types", "mlp_layer_types"} & set(shape.config):
+        layers[key] = shape.config[key][:4]
+    shape = replace(shape, config={**shape.config, **layers})
+    model = load_model(files_at(write_sparse_checkpoint(shape, tmp_path / name), name), "auto")
+    plan = plan_device_memory(model.spec, 0, SETTINGS, 140 << 30)
+    cache, states = replace(plan.cache, blocks=8), plan.states
+    with LiveBytes() as live:
+        before = live.now
+        placed = DeviceModel(
+            model,
+            MetaOps("stored"),
+            cache,
+            torch.bfloat16,
+            states=states,
+            max_rows=ROWS,
+            max_model_len=CONTEXT,
+        )
+        steady = live.now - before
+        *prompts, decode = _peaks(placed, live, recurrent=model.spec.is_recurrent)
+    taken = placed.work_bytes + max(prompts)
+    assert 0.4 * plan.work_bytes <= taken <= plan.work_bytes
+    assert decode <= plan.graph_bytes
+    held = placed.work_bytes + placed.pools.size_bytes + states.size_bytes + plan.rope_bytes
+    assert placed.pools.size_bytes == cache.size_bytes
+    assert steady - held == pytest.approx(placed.weight_bytes, rel=1e-2)
 
 
 def test_decodes_of_few_rows_use_smaller_splits(tmp_path: Path) -> None:

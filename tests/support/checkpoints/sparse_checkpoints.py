@@ -7,6 +7,7 @@ import json
 import math
 from pathlib import Path
 
+from bench.device.layered_models import LayeredShape
 from bench.device.model_shapes import Shape, config_of
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_shapes import expected_shapes
@@ -18,14 +19,15 @@ def parameters(spec: DecoderSpec) -> int:
     return sum(map(math.prod, expected_shapes(hf_names(spec), spec).values()))
 
 
-def write_config(shape: Shape, folder: Path) -> DecoderSpec:
+def write_config(shape: Shape | LayeredShape, folder: Path) -> DecoderSpec:
     """Write `config.json`, and return its spec."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config_of(shape)))
+    config = config_of(shape) if isinstance(shape, Shape) else shape.config
+    (folder / "config.json").write_text(json.dumps(config))
     return spec_of_folder(folder)
 
 
-def write_sparse_checkpoint(shape: Shape, folder: Path) -> Path:
+def write_sparse_checkpoint(shape: Shape | LayeredShape, folder: Path) -> Path:
     """Write a bfloat16 Hugging Face folder: a header, and a hole in place of the weights."""
     spec = write_config(shape, folder)
     header, end = {}, 0
