@@ -129,6 +129,57 @@ MODELS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "gemma4-experts": (
+        "Gemma4",
+        {
+            "num_hidden_layers": 2,
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": 24,
+            "final_logit_softcapping": 5.0,
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 40,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gemma3n": (
+        "Gemma3n",
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "sliding_window": 24,
+            "intermediate_size": [96, 96, 64, 64],
+            "hidden_size_per_layer_input": 32,
+            "vocab_size_per_layer_input": VOCAB,
+            "num_kv_shared_layers": 2,
+            "laurel_rank": 8,
+            "activation_sparsity_pattern": [0.9, 0.0, 0.0, 0.0],
+            "final_logit_softcapping": 3.0,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "mistral4": (
+        "Mistral4",
+        {
+            **_LATENT,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10_000.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 8,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.3,
+            },
+        },
+    ),
     "deepseek-v3": (
         "DeepseekV3",
         {**_LATENT, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1},
@@ -148,7 +199,7 @@ def write_layered_model(name: str, folder: Path) -> Path:
 def layered_model(name: str) -> Any:
     """Return one of `MODELS` as a model of transformers."""
     family, options = MODELS[name]
-    text = "Text" if family in ("Qwen3_5", "Gemma4") else ""
+    text = "Text" if family in ("Qwen3_5", "Gemma3n", "Gemma4") else ""
     config = getattr(transformers, f"{family}{text}Config")(**(_SMALL | dict(options)))
     config._attn_implementation = "eager"
     torch.manual_seed(0)

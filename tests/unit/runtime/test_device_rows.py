@@ -17,8 +17,10 @@ from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.torch_ops import TorchOps
 from penstock.runtime.gpu.host_transfers import HostTransfers
 from penstock.runtime.gpu.row_table import DeviceRows
+from penstock.runtime.gpu.state_words import StatePacker
 from penstock.runtime.gpu.step_packing import StepPacker
 from penstock.runtime.row_table import RowTable
+from penstock.runtime.state_rows import StateTable
 from penstock.scheduler import NewSequence, Scheduler
 from penstock.scheduler.types import SampledToken, Scored, StepPlan, StepResult
 from tests.support.triton_interpreter import INTERPRETED, passes_interpreted
@@ -38,7 +40,7 @@ class Pair:
     """The same steps by NumPy, which knows every token, and on the device, which samples them."""
 
     def __init__(self, padding: int) -> None:
-        self.numpy = RowTable(ROWS, CONTEXT, BLOCK)
+        self.numpy = RowTable(ROWS, CONTEXT, BLOCK, states=StateTable(ROWS + 1))
         self.host = RowTable(ROWS, CONTEXT, BLOCK)
         self.padding = padding
         tokens = CONTEXT * ROWS
@@ -50,6 +52,7 @@ class Pair:
             max_blocks=CONTEXT // BLOCK,
             block_size=BLOCK,
             num_slots=SLOTS,
+            states=StatePacker(ROWS),
         )
         self.link = HostTransfers(torch.device("cpu"), self.packer.max_words)
         self.device = DeviceRows(
@@ -126,6 +129,14 @@ class Pair:
                 (slots.seed[:drawing], sampling.seed.view(np.int64)),
                 (slots.position[:drawing], sampling.position.view(np.int64)),
             ]
+        for name in ("source", "base", "target", "keep", "save", "save_after"):
+            column = getattr(ours.states, name)
+            assert column.data_ptr() % 16 == self.link.words.data_ptr() % 16
+            pairs.append((column[:chunks], getattr(right.states, name)))
+            assert len(column) == len(ours.context_lens)
+        for column in (ours.states.source, ours.states.target):
+            assert (column[chunks:] == ROWS).all()  # the padding row
+        assert (ours.states.save[chunks:] < 0).all()
         for got, groups in (
             (ours.adapters, right.adapters),
             (ours.sampled_adapters, right.sampled_adapters),
@@ -171,6 +182,7 @@ REQUESTS = st.lists(
     budget=st.integers(1, 40),
     speculation=st.booleans(),
     padding=st.sampled_from([0, 8]),
+    snapshots=st.sampled_from([None, 3]),
 )
 def test_a_step_prepared_on_the_device_equals_numpys(
     requests: list[tuple[int, int, float, int, int | None, int]],
@@ -178,6 +190,7 @@ def test_a_step_prepared_on_the_device_equals_numpys(
     budget: int,
     speculation: bool,
     padding: int,
+    snapshots: int | None,
 ) -> None:
     scheduler = Scheduler(
         num_blocks=num_blocks,
@@ -186,6 +199,7 @@ def test_a_step_prepared_on_the_device_equals_numpys(
         max_num_seqs=ROWS,
         max_num_batched_tokens=budget,
         speculation=speculation,
+        state_snapshots=snapshots,
     )
     random = np.random.default_rng(len(requests))
     for index, (prompt, new, temperature, seed, scores, slot) in enumerate(requests):
@@ -195,7 +209,7 @@ def test_a_step_prepared_on_the_device_equals_numpys(
             sampling=Sampling(temperature=temperature, top_k=prompt, top_p=0.5, min_p=0.25),
             seed=seed,
             max_tokens=new,
-            prompt_logprobs=scores,
+            prompt_logprobs=None if snapshots else scores,  # refused for recurrent layers
             adapter=str(slot),
         )
         scheduler.submit(new, adapter_slot=slot)
