@@ -4,6 +4,7 @@ attention. Their floors follow from their configuration."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -171,10 +172,10 @@ def _values(
     if name.endswith("dt_bias"):
         return values / 2 - 2
     if len(shape) == 1:
-        return 0.1 * values + (0 if "bias" in name else 1)
+        return values.mul_(0.1).add_(0 if "bias" in name else 1)
     if "embed_tokens" in name:
         return values
-    return values * (3.0 if "lm_head" in name else 1.0) / shape[-1] ** 0.5
+    return values.mul_((3.0 if "lm_head" in name else 1.0) / math.sqrt(shape[-1]))
 
 
 _COMMON = {

@@ -24,7 +24,12 @@ from penstock.runtime import start_runtime
 from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
-from tests.support.checkpoints.layered_models import CONTEXT, VOCAB, write_layered_model
+from tests.support.checkpoints.layered_models import (
+    CONTEXT,
+    VOCAB,
+    layered_model,
+    write_layered_model,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,14 +47,14 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def settings(**options: object) -> EngineSettings:
+    defaults = {"dtype": "f32", "speculative_algorithm": "ngram"}
     return EngineSettings(
-        dtype="f32",
         max_model_len=CONTEXT,
         max_num_seqs=ROWS,
         max_num_batched_tokens=CONTEXT,
         block_size=16,
         kv_cache_memory_mb=8,
-        **({"speculative_algorithm": "ngram"} | options),  # type: ignore[arg-type]
+        **(defaults | options),  # type: ignore[arg-type]
     )
 
 
@@ -62,8 +67,9 @@ def start(folder: Path, asked: EngineSettings, *, graphs: bool = True) -> GpuRun
 
 @dataclass(frozen=True)
 class Served:
-    """The folder of a model, and its runtimes with graphs and without."""
+    """A model with its folder, and its runtimes with graphs and without."""
 
+    name: str
     folder: Path
     replayed: GpuRuntime
     launched: GpuRuntime
@@ -75,7 +81,7 @@ def served(
 ) -> Iterator[Served]:
     folder = write_layered_model(request.param, tmp_path_factory.mktemp("model"))
     runtimes = start(folder, settings()), start(folder, settings(), graphs=False)
-    yield Served(folder, *runtimes)
+    yield Served(request.param, folder, *runtimes)
     for runtime in runtimes:
         runtime.close()
 
@@ -164,14 +170,19 @@ def core_answers(
     return answers
 
 
-def test_bfloat16_answers_score_well_in_the_reference(served: Served) -> None:
-    """Every token that bfloat16 chooses is near the best one by the logits of float32."""
+def test_bfloat16_answers_score_well_in_float32(served: Served) -> None:
+    """Almost every token that bfloat16 chooses is near the best one by the logits of transformers.
+    Where experts are chosen by a rounding error, it may not be."""
     narrow = start(served.folder, settings(dtype="auto"))
     prompt = tuple((7 * place * place + 3) % VOCAB for place in range(37))
     greedy = Request(prompt, 24, Sampling(temperature=0.0))
     (answer,) = generate(narrow, scheduler_of(narrow), [greedy]).answers  # type: ignore[arg-type]
     narrow.close()
-    (exact,) = generate(served.replayed, scheduler_of(served.replayed), [greedy]).answers  # type: ignore[arg-type]
-    assert len(answer) == 24
-    assert answer[0][1] == pytest.approx(exact[0][1], abs=0.5)
-    assert all(torch.isfinite(torch.tensor(logprob)) for _, logprob, _ in answer)
+    tokens = [token for token, _, _ in answer]
+    with torch.no_grad():
+        ids = torch.tensor([[*prompt, *tokens]])
+        logits = layered_model(served.name)(ids).logits[0, len(prompt) - 1 : -1]
+    chosen = logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    below = (logits.max(dim=-1).values - chosen) / logits.std(dim=-1)
+    assert len(tokens) == 24
+    assert (below < 0.25).sum() >= 20, below.tolist()
