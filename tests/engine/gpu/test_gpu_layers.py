@@ -171,8 +171,8 @@ def core_answers(
 
 
 def test_bfloat16_answers_score_well_in_float32(served: Served) -> None:
-    """Almost every token that bfloat16 chooses is near the best one by the logits of transformers. A
-    token whose experts are chosen by a rounding error may not be."""
+    """Almost every token that bfloat16 chooses is near the best one by the logits of transformers.
+    A token whose experts are chosen by a rounding error may not be."""
     narrow = start(served.folder, settings(dtype="auto"))
     prompt = tuple((7 * place * place + 3) % VOCAB for place in range(37))
     greedy = Request(prompt, 24, Sampling(temperature=0.0))
