@@ -13,7 +13,6 @@ import torch
 from penstock.kernels.arrays import tensor_of
 from penstock.kernels.ops.dequantize import dequantize, scales
 from penstock.kernels.ops.linear import FLOAT8_GROUP
-from penstock.kernels.triton.compile.launch import ceil_div
 from penstock.kernels.weights import Affine, Dense, Float8, Matrix
 
 LARGEST_FLOAT8 = 448
@@ -65,9 +64,8 @@ class PackedFloat8:
     `scale: [groups, ceil(N / scale_rows)]`: float32.
     `scale_rows`: rows that share a scale.
     `grouped`: a group has 128 columns; otherwise one group has all columns.
-    `tile_scale: [N / 128, ceil(C / 128)]`: float32, the transpose of `scale`, whose rows are
-        multiples of 4 elements apart, as cuBLAS reads it; None unless a scale covers 128 x 128
-        weights.
+    `tile_scale: [ceil(N / 128), C / 128]`: the transpose of `scale`, as cuBLAS reads it, if a scale
+        covers 128 x 128 weights and rows of it are multiples of 16 bytes; otherwise None.
     """
 
     codes: torch.Tensor
@@ -116,14 +114,10 @@ def _float8(matrix: Float8, device: str) -> PackedFloat8:
 
 
 def with_tile_scale(part: PackedFloat8) -> PackedFloat8:
-    """Return the weights with `tile_scale`, if a scale covers 128 x 128 weights."""
-    if not part.grouped or part.scale_rows != FLOAT8_GROUP:
+    """Return the weights with `tile_scale`, if cuBLAS can read it."""
+    if not part.grouped or part.scale_rows != FLOAT8_GROUP or len(part.scale) % 4:
         return part
-    groups, tiles = part.scale.shape
-    room = part.scale.new_zeros(tiles, ceil_div(groups, 4) * 4)
-    tile_scale = room[:, :groups]
-    tile_scale.copy_(part.scale.t())
-    return replace(part, tile_scale=tile_scale)
+    return replace(part, tile_scale=part.scale.t().contiguous())
 
 
 def in_float8(part: PackedDense) -> PackedFloat8:
