@@ -11,7 +11,7 @@ import torch
 from penstock.kernels.triton.matmul.packed_weights import PackedAffine, pack_matrix
 from penstock.kernels.triton.moe.packed_experts import AffineStack, pack_experts
 from penstock.kernels.weights import Affine, Experts
-from penstock.quant.gguf.ggml_blocks import CONVERTERS
+from penstock.quant.gguf.ggml_types import TYPES
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
@@ -29,7 +29,7 @@ def _form(packed: PackedAffine | AffineStack) -> tuple[object, ...]:
 def _matrix(kind: str, rows: int, width: int) -> Affine:
     columns, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     raw = np.zeros(rows * width // columns * block_bytes, np.uint8)
-    matrix = CONVERTERS[kind](raw, (rows, width))
+    matrix = TYPES[kind].convert(raw, (rows, width))
     assert isinstance(matrix, Affine)
     return matrix
 

@@ -16,29 +16,24 @@ from penstock.kernels.native import Pool
 from penstock.kernels.native.isa_trials import candidate_isas, isa_trials, random_like
 from penstock.kernels.native.pack import matrix_source
 from penstock.kernels.weights import Dense, Matrix
-from penstock.quant.gguf.ggml_blocks import convert
-from penstock.quant.gguf.ggml_types import SUPPORTED
-from penstock.quant.mxfp4 import mxfp4_layout_sample
+from penstock.quant.gguf.ggml_types import TYPES
 
 HEIGHT, WIDTH = 64, 1024
 
 
 def pattern(name: str) -> Matrix:
     """Return a pattern as `Checkpoint.pattern` returns it for a GGUF file."""
-    if name == "MXFP4":
-        return mxfp4_layout_sample()
-    kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
-    return convert(name, np.zeros(kind.size_bytes, np.uint8), (1, kind.block))
+    return TYPES[name].layout_sample()
 
 
 def stored(name: str) -> Matrix:
     """Return a matrix of this type with every value that its quants may have."""
-    kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
+    kind = TYPES[name]
     count = HEIGHT * WIDTH // kind.block * kind.size_bytes
     raw = np.random.default_rng(0).integers(0, 256, count, np.uint8)
     if name == "MXFP4":
         raw[:: kind.size_bytes] = 30  # an exponent outside the range of float16 scales
-    return convert(name, raw, (HEIGHT, WIDTH))
+    return kind.converter(raw, (HEIGHT, WIDTH))  # with scales that are not finite
 
 
 def packed(matrix: Matrix) -> Any:
@@ -46,7 +41,7 @@ def packed(matrix: Matrix) -> Any:
     return native.PackedLinear(kernels, pool, [matrix_source(matrix)])
 
 
-@pytest.mark.parametrize("name", sorted({kind.name for kind in SUPPORTED.values()}))
+@pytest.mark.parametrize("name", sorted(TYPES.keys() - {"F64", "I32", "I64"}))
 def test_random_matrix_is_packed_like_the_models_own(name: str) -> None:
     own, trial = packed(stored(name)), packed(random_like(pattern(name), HEIGHT, WIDTH))
     assert (trial.shape, trial.size_bytes) == (own.shape, own.size_bytes)

@@ -9,8 +9,7 @@ from native_isas import ISAS, native
 from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.native.pack import matrix_source
 from penstock.kernels.weights import Affine
-from penstock.quant.gguf.ggml_blocks import convert
-from penstock.quant.gguf.ggml_types import SUPPORTED
+from penstock.quant.gguf.ggml_types import TYPES
 
 ROWS, COLUMNS = 64, 1024
 BITS = {  # per weight: quants, and the scales and minima that they share
@@ -25,6 +24,17 @@ BITS = {  # per weight: quants, and the scales and minima that they share
     "IQ4_NL": 4 + 16 / 32,
     "IQ4_XS": 4 + 8 / 32 + 16 / 256,
     "MXFP4": 4 + 16 / 32,
+    "NVFP4": 8 + 16 / 16,
+    "Q1_0": 4 + 16 / 32,
+    "TQ1_0": 4 + 16 / 32,
+    "TQ2_0": 4 + 16 / 32,
+    "IQ1_S": 4 + 32 / 32 + 32 / 32,
+    "IQ1_M": 4 + 32 / 16 + 32 / 16,
+    "IQ2_XXS": 8 + 32 / 32,
+    "IQ2_XS": 8 + 32 / 16,
+    "IQ2_S": 8 + 32 / 16,
+    "IQ3_XXS": 6 + 32 / 32,
+    "IQ3_S": 4 + 32 / 32 + 32 / 32,
 }
 
 
@@ -37,14 +47,15 @@ def packed_bits(matrix: Affine, isa: str) -> float:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", BITS)
 def test_bits_of_a_weight(name: str, isa: str) -> None:
-    kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
+    kind = TYPES[name]
     count = ROWS * COLUMNS // kind.block * kind.size_bytes
-    raw = np.random.default_rng(0).integers(0, 256, count, np.uint8)
+    raw = np.random.default_rng(0).integers(0, 0x78, count, np.uint8)  # finite in every type
     if name == "MXFP4":
         raw[:: kind.size_bytes] = 120  # an exponent inside the range of float16 scales
-    matrix = convert(name, raw, (ROWS, COLUMNS))
+    matrix = kind.convert(raw, (ROWS, COLUMNS))
     assert isinstance(matrix, Affine)
     assert packed_bits(matrix, isa) == pytest.approx(BITS[name], rel=0.01)
+    assert BITS[name] <= kind.held_bits("cpu") <= BITS[name] + (0.5 if name == "MXFP4" else 0)
 
 
 @pytest.mark.parametrize("form", ["iq4_nl", "iq4_xs", "mxfp4"])

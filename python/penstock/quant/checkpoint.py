@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.weights import Dense, Matrix
+
+Device = Literal["cpu", "gpu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +68,28 @@ class Checkpoint(Protocol):
         with the elements of all other dimensions. A convolution with a stride of its own size is
         the product with this matrix."""
         ...
+
+
+@runtime_checkable
+class SizedCheckpoint(Protocol):
+    """A checkpoint some of whose weights need more memory than space in the file."""
+
+    @property
+    def extra_bytes(self) -> int:
+        """The bytes that the weights may need on a CPU beyond the size of their files."""
+        ...
+
+    def size_note(self, device: Device) -> str:
+        """Return the part of the log line about memory that names the formats held in more bits
+        than in the file. It starts with "; ", or is empty."""
+        ...
+
+
+def extra_bytes(checkpoint: Checkpoint) -> int:
+    """Return the bytes that a checkpoint's weights need on a CPU beyond the size of its files."""
+    return checkpoint.extra_bytes if isinstance(checkpoint, SizedCheckpoint) else 0
+
+
+def size_note(checkpoint: Checkpoint, device: Device) -> str:
+    """Return the part of the log line about memory that explains `extra_bytes`."""
+    return checkpoint.size_note(device) if isinstance(checkpoint, SizedCheckpoint) else ""

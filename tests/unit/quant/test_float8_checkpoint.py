@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense, Float8
-from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.checkpoint import Checkpoint, extra_bytes
 from penstock.quant.dequantize import dequantize
 from penstock.quant.safetensors.float8_checkpoint import Float8Storage
-from penstock.quant.safetensors.folder_checkpoint import extra_bytes, open_checkpoint
+from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
 from penstock.quant.safetensors.quantization_config import read_scheme
 from tests.support.checkpoints.float8_checkpoints import Form, quantization_config, quantized
 

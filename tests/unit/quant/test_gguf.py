@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import ModelError
 from penstock.quant.dequantize import dequantize
+from penstock.quant.gguf.ggml_types import TYPES
 from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.gguf.gguf_header import StringArray
+from penstock.quant.weight_slices import size_bytes
 
 REUSE_PATH = settings(
     max_examples=300,
@@ -258,10 +260,10 @@ def test_impossible_headers_are_named(tmp_path: Path, data: bytes, message: str)
 
 
 def test_an_unsupported_type_is_refused_with_tensor_and_type(tmp_path: Path) -> None:
-    path = tmp_path / "iq2.gguf"
-    tensor = struct.pack("<Q1sIQQIQ", 1, b"t", 2, 256, 1, 16, 0)
+    path = tmp_path / "removed.gguf"
+    tensor = struct.pack("<Q1sIQQIQ", 1, b"t", 2, 256, 1, 36, 0)
     path.write_bytes(header(tensors=1) + tensor + bytes(200))
-    with pytest.raises(ModelError, match="tensor t has type IQ2_XXS"):
+    with pytest.raises(ModelError, match="tensor t has type IQ4_NL_4_4"):
         GgufFile(path).matrix("t")
 
 
@@ -288,3 +290,100 @@ def test_real_files_read_as_the_gguf_package_reads_them(weights_dir: Path, name:
         else:
             values = ours.vector(tensor.name)
         np.testing.assert_array_equal(values, expected)
+
+
+def written(path: Path, tensors: dict[str, tuple[np.ndarray, str]]) -> Path:
+    """Write a file of tensors: name -> raw bytes [..., row bytes], type."""
+    writer = gguf.GGUFWriter(str(path), "llama")
+    for name, (raw, kind) in tensors.items():
+        writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def random_blocks(*shape: int) -> np.ndarray:
+    """Return random bytes that are finite numbers in every float type."""
+    return np.random.default_rng(0).integers(0, 0x78, shape, np.uint8)
+
+
+def test_a_matrix_of_nvfp4_is_multiplied_by_its_factor(tmp_path: Path) -> None:
+    raw = random_blocks(2, 3, 72)
+    factors = np.array([0.75, -3.0], np.float32)
+    tensors = {
+        "a.weight": (raw[0], "NVFP4"),
+        "a.scale": (factors[:1], "F32"),
+        "a.input_scale": (factors[:1], "F32"),
+        "e.weight": (raw, "NVFP4"),
+        "e.scale": (factors, "F32"),
+    }
+    file = GgufFile(written(tmp_path / "m.gguf", tensors))
+    assert set(file.tensors) == {"a.weight", "e.weight"}
+    plain = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType.NVFP4)
+    np.testing.assert_array_equal(dequantize(file.matrix("a.weight")), plain[0] * factors[0])
+    for one, values, factor in zip(file.stack("e.weight"), plain, factors, strict=True):
+        np.testing.assert_array_equal(dequantize(one), values * factor)
+    assert size_bytes(file.matrix("a.weight")) == 3 * 128 // 64 * size_bytes(
+        file.layout_sample("a.weight")
+    )
+
+
+@pytest.mark.parametrize("factor", [np.nan, np.inf])
+def test_a_factor_that_is_not_finite_is_named(tmp_path: Path, factor: float) -> None:
+    tensors = {
+        "a.weight": (random_blocks(3, 36), "NVFP4"),
+        "a.scale": (np.array([factor], np.float32), "F32"),
+    }
+    file = GgufFile(written(tmp_path / "m.gguf", tensors))
+    with pytest.raises(ModelError, match=r"a\.scale: not all numbers are finite"):
+        file.matrix("a.weight")
+
+
+def test_a_scale_that_is_not_finite_is_refused_with_the_tensor(tmp_path: Path) -> None:
+    raw = random_blocks(3, 66)
+    raw[1, :2] = np.array([np.inf], "<f2").view(np.uint8)
+    file = GgufFile(written(tmp_path / "m.gguf", {"a.weight": (raw, "IQ2_XXS")}))
+    with pytest.raises(ModelError, match=r"a\.weight: a scale is infinite or NaN"):
+        file.matrix("a.weight")
+
+
+def test_types_that_no_kernel_reads_at_their_size_are_counted_and_named(tmp_path: Path) -> None:
+    tensors = {
+        "a.weight": (random_blocks(8, 66), "IQ2_XXS"),
+        "b.weight": (random_blocks(8, 144), "Q4_K"),
+        "c.weight": (random_blocks(8, 210), "Q6_K"),
+        "d.bias": (random_blocks(64), "F32"),
+    }
+    file = GgufFile(written(tmp_path / "m.gguf", tensors))
+    # 9 bits instead of 66 bytes per 256 weights, and 4.625 instead of 4.5
+    assert file.extra_bytes == 8 * (9 * 32 - 66) + 8 * 256 // 64
+    named = "; no kernel reads these types at their size: IQ2_XXS takes 9 bits per weight"
+    assert file.size_note("cpu") == f"{named} instead of 2.06"
+    assert file.size_note("gpu").startswith(f"{named} instead of 2.06, Q4_K takes 6 bits ")
+
+
+@pytest.mark.parametrize("kind", list(TYPES))
+def test_blocks_that_are_cut_short_are_refused(tmp_path: Path, kind: str) -> None:
+    size = TYPES[kind]
+    path = written(tmp_path / "m.gguf", {"a.weight": (random_blocks(2, 8 * size.size_bytes), kind)})
+    whole = path.read_bytes()
+    end = whole.rindex(random_blocks(2, 8 * size.size_bytes).tobytes()[-8:]) + 8
+    for left in (end - 1, end - size.size_bytes, end - 9 * size.size_bytes):
+        path.write_bytes(whole[:left])
+        with pytest.raises(ModelError, match=r"m\.gguf"):
+            GgufFile(path)
+
+
+@pytest.mark.parametrize("kind", list(TYPES))
+def test_random_blocks_are_read_or_refused_with_the_tensor(tmp_path: Path, kind: str) -> None:
+    size = TYPES[kind]
+    rng = np.random.default_rng(1)
+    for _ in range(8):
+        raw = rng.integers(0, 256, (3, 2 * size.size_bytes), np.uint8)
+        file = GgufFile(written(tmp_path / "m.gguf", {"a.weight": (raw, kind)}))
+        try:
+            assert file.matrix("a.weight").shape == (3, 2 * size.block)
+        except ModelError as error:
+            assert "a.weight" in str(error)

@@ -16,9 +16,9 @@ from penstock.base.errors import ModelError
 from penstock.kernels.regroup import split_groups
 from penstock.kernels.weights import Affine, Dense
 from penstock.quant.affine import affine_from_zero_points, narrow_to_float16, unify_affine
-from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.checkpoint import Checkpoint, extra_bytes
 from penstock.quant.dequantize import dequantize
-from penstock.quant.safetensors.folder_checkpoint import extra_bytes, open_checkpoint
+from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
 from penstock.quant.safetensors.quantization_config import read_scheme
 from penstock.quant.weight_slices import size_bytes
 from tests.support.checkpoints.integer_checkpoints import (

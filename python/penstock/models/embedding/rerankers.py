@@ -27,7 +27,7 @@ from penstock.models.loader.model_loader import (
     tokenizer_files,
 )
 from penstock.models.tokenizer.tokenizer_data import EmbeddingParts
-from penstock.quant.safetensors.folder_checkpoint import extra_bytes
+from penstock.quant.checkpoint import extra_bytes
 
 
 def is_reranker(files: ModelFiles) -> bool:

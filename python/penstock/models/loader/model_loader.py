@@ -47,12 +47,12 @@ from penstock.models.tokenizer.tokenizer_data import (
     TokenizerFiles,
 )
 from penstock.models.towers.tower import LoadedTower, MediaSpec
-from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.checkpoint import Checkpoint, Device, extra_bytes, size_note
 from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.quantize import Bits
 from penstock.quant.quantizing_checkpoint import QuantizingCheckpoint
-from penstock.quant.safetensors.float8_checkpoint import WIDENED, Float8Checkpoint, Float8Storage
-from penstock.quant.safetensors.folder_checkpoint import extra_bytes, open_checkpoint
+from penstock.quant.safetensors.float8_checkpoint import Float8Storage
+from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,8 @@ def _load_gguf_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> Loa
         spec = replace(spec, logit_scale=1.0)
         weights = gguf_weights(file, spec, family, dtype)
     pooler = gguf_pooler_spec(file)
-    return LoadedEmbedder(files.model_id, fingerprint(files), spec, weights, pooler, ())
+    extra = 0 if dtype == "f32" else extra_bytes(file)
+    return LoadedEmbedder(files.model_id, fingerprint(files), spec, weights, pooler, (), extra)
 
 
 def gguf_weights(
@@ -285,7 +286,8 @@ def load_model(
             " use_bidirectional_attention): it can make embeddings but not generate text"
         )
     widened = 0 if dtype == "f32" else extra_bytes(checkpoint)
-    load_note = WIDENED if widened and isinstance(checkpoint, Float8Checkpoint) else ""
+    device: Device = "gpu" if float8 == "float8" else "cpu"
+    load_note = "" if dtype == "f32" else size_note(checkpoint, device)
     if dtype != "f32":
         widened += weights.widened_bytes() - ignored_bytes(checkpoint.tensors, names, spec)
     if container is not None:

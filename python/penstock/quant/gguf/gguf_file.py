@@ -18,14 +18,16 @@ import numpy.typing as npt
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense, Matrix
 from penstock.quant.affine import unify_affine
-from penstock.quant.checkpoint import TensorInfo
+from penstock.quant.checkpoint import Device, TensorInfo
 from penstock.quant.dequantize import dequantize
-from penstock.quant.gguf.ggml_blocks import convert
-from penstock.quant.gguf.ggml_types import SUPPORTED
+from penstock.quant.gguf import held_size
+from penstock.quant.gguf.ggml_types import SUPPORTED, TYPES
 from penstock.quant.gguf.gguf_header import GgufHeader, StringArray, Value
 from penstock.quant.gguf.split_names import split_file_names
 from penstock.quant.mapped_file import MappedFile
-from penstock.quant.mxfp4 import mxfp4_layout_sample
+from penstock.quant.weight_slices import scaled
+
+_ANY_FACTOR = 2.0
 
 
 def read_head(path: Path) -> Mapping[str, Value]:
@@ -52,10 +54,12 @@ class GgufFile:
             tensors |= header.tensors
             self._types |= header.types
             self._files |= dict.fromkeys(header.tensors, file)
+        count = len(tensors)
         self.tensors: Mapping[str, TensorInfo] = tensors
-        count = self.integer("split.tensors.count", len(tensors))
-        if count != len(tensors):
-            raise ModelError(f"{path}: split.tensors.count: {count}, but there are {len(tensors)}")
+        self._factors = self._take_factors(tensors)
+        expected = self.integer("split.tensors.count", count)
+        if expected != count:
+            raise ModelError(f"{path}: split.tensors.count: {expected}, but there are {count}")
 
     def integer(self, key: str, default: int | None = None) -> int:
         """Return an integer in the metadata, or `default` if the key is absent. Raises ModelError
@@ -116,7 +120,10 @@ class GgufFile:
         info = self._supported(name)
         if len(info.shape) != 2:
             raise ModelError(f"{self.path}: {name}: expected a matrix, the shape is {info.shape}")
-        return self._converted(info, self._raw(info), (info.shape[0], info.shape[1]))
+        matrix = self._converted(info, self._raw(info), (info.shape[0], info.shape[1]))
+        return (
+            matrix if name not in self._factors else scaled(matrix, self._factor_list(name, 1)[0])
+        )
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
         """See Checkpoint."""
@@ -125,15 +132,16 @@ class GgufFile:
             raise ModelError(f"{self.path}: {name}: expected matrices, the shape is {info.shape}")
         count, rows, columns = info.shape
         raw = self._raw(info).reshape(count, -1)
-        each = tuple(self._converted(info, one, (rows, columns)) for one in raw)
+        each = [self._converted(info, one, (rows, columns)) for one in raw]
+        if name in self._factors:
+            factors = self._factor_list(name, count)
+            each = [scaled(one, factor) for one, factor in zip(each, factors, strict=True)]
         return unify_affine(each, f"{self.path}: {name}")
 
     def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
-        kind = SUPPORTED[self._types[self._supported(name).name]]
-        if kind.name == "MXFP4":
-            return mxfp4_layout_sample()
-        return convert(kind.name, np.zeros(kind.size_bytes, np.uint8), (1, kind.block))
+        sample = TYPES[self._supported(name).type_name].layout_sample()
+        return scaled(sample, _ANY_FACTOR) if name in self._factors else sample
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
@@ -154,11 +162,42 @@ class GgufFile:
             raise ModelError(f"{self.path}: {name}: has type {info.type_name}, expected floats")
         return matrix
 
+    @property
+    def extra_bytes(self) -> int:
+        """See SizedCheckpoint."""
+        return held_size.extra_bytes(self.tensors)
+
+    def size_note(self, device: Device) -> str:
+        """See SizedCheckpoint."""
+        return held_size.size_note(self.tensors, device)
+
+    def _take_factors(self, tensors: dict[str, TensorInfo]) -> dict[str, TensorInfo]:
+        """Return the factors `<module>.scale` of NVFP4 matrices, by the names of the matrices, and
+        remove them from `tensors`. Also removes the scales of activations, which are not used."""
+        factors = {}
+        for name in [name for name, info in tensors.items() if info.type_name == "NVFP4"]:
+            module = name.removesuffix("weight")
+            tensors.pop(f"{module}input_scale", None)
+            if f"{module}scale" in tensors:
+                factors[name] = tensors.pop(f"{module}scale")
+        return factors
+
+    def _factor_list(self, name: str, count: int) -> list[float]:
+        """Return the factors of the `count` matrices of a tensor. Raises ModelError for another
+        number of factors, and for one that is not finite."""
+        info = self._factors[name]
+        if info.type_name != "F32" or math.prod(info.shape) not in (1, count):
+            raise ModelError(f"{self.path}: {info.name}: expected {count} factors of type F32")
+        factors = self._raw(info).view("<f4")
+        if not np.isfinite(factors).all():
+            raise ModelError(f"{self.path}: {info.name}: not all numbers are finite")
+        return [float(factor) for factor in np.broadcast_to(factors, count)]
+
     def _converted(
         self, info: TensorInfo, raw: npt.NDArray[np.uint8], shape: tuple[int, int]
     ) -> Matrix:
         try:
-            return convert(info.type_name, raw, shape)
+            return TYPES[info.type_name].convert(raw, shape)
         except ValueError as error:
             raise ModelError(f"{self.path}: {info.name}: {error}") from None
 

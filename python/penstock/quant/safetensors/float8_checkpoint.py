@@ -10,16 +10,13 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense, Float8, Matrix
-from penstock.quant.checkpoint import TensorInfo
+from penstock.quant.checkpoint import Device, TensorInfo
 from penstock.quant.float8 import E4M3, float8_to_bfloat16
 from penstock.quant.safetensors.quantization_schemes import Float8Scheme
 from penstock.quant.safetensors.safetensors_file import FLOAT8, SafetensorsFolder
 
 Float8Storage = Literal["float8", "bf16"]
 """The type in which 8-bit floats are stored in memory. Only GPU kernels support "float8"."""
-
-WIDENED = "; weights of 8-bit floats are held as bfloat16"
-"""Is appended to the log line about memory if 8-bit floats become bfloat16."""
 
 # Both multiply the codes. The first is the inverse of the scale by which the quantizer multiplied.
 SCALE_NAMES = ("weight_scale_inv", "weight_scale")
@@ -96,6 +93,10 @@ class Float8Checkpoint:
         if self._storage == "float8":
             return 0
         return sum(self._folder.tensors[name].size_bytes for name in self._scales)
+
+    def size_note(self, device: Device) -> str:
+        """See SizedCheckpoint."""
+        return "; weights of 8-bit floats are held as bfloat16" if self.extra_bytes else ""
 
     def _stored(self, matrix: Float8) -> Matrix:
         return matrix if self._storage == "float8" else float8_to_bfloat16(matrix)

@@ -26,9 +26,3 @@ def open_checkpoint(folder: Path, float8_storage: Float8Storage) -> Checkpoint:
     if isinstance(scheme, Mxfp4Scheme):
         return Mxfp4Checkpoint(plain)
     return Float8Checkpoint(plain, scheme, float8_storage)
-
-
-def extra_bytes(checkpoint: Checkpoint) -> int:
-    """Return the bytes that a checkpoint's matrices need in memory beyond the size of its files."""
-    kinds = (Float8Checkpoint, IntegerCheckpoint, Mxfp4Checkpoint)
-    return checkpoint.extra_bytes if isinstance(checkpoint, kinds) else 0

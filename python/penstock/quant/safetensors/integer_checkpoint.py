@@ -15,7 +15,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.regroup import split_groups
 from penstock.kernels.weights import Affine, Dense, Matrix
 from penstock.quant.affine import affine_from_minima, affine_from_zero_points, unify_affine
-from penstock.quant.checkpoint import TensorInfo
+from penstock.quant.checkpoint import Device, TensorInfo
 from penstock.quant.safetensors.integer_layouts import FLOAT_TYPES, LAYOUTS, Layout, Size
 from penstock.quant.safetensors.quantization_schemes import IntegerScheme
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
@@ -132,6 +132,10 @@ class IntegerCheckpoint:
                 )
             taken += row_bytes[alike] * math.prod(stored.shape[:-1]) - stored.size_bytes
         return max(taken, 0)
+
+    def size_note(self, device: Device) -> str:
+        """See SizedCheckpoint."""
+        return ""
 
     def _has_integers(self, info: TensorInfo) -> bool:
         """Return whether a tensor with the name of the quants contains integers. A tensor `weight`
