@@ -65,13 +65,28 @@ def minimum_of(scale: npt.NDArray[Any], zero: npt.NDArray[Any] | int, where: str
     return rounded
 
 
-def unpack(words: npt.NDArray[np.generic], bits: Literal[4, 8]) -> Bytes:
-    """Unpack 32-bit words [..., n] to integers [..., n * 32 / bits], the lowest bits of a word
-    first."""
+def unpack(words: npt.NDArray[np.generic], bits: int) -> Bytes:
+    """Unpack 32-bit words [..., n] to integers [..., n * 32 // bits], the lowest bits of a word
+    first. An integer may begin in one word and end in the next."""
     stored = np.ascontiguousarray(words).view(np.uint8)
     if bits == 8:
         return stored
-    return np.stack((stored & 15, stored >> 4), axis=-1).reshape(*stored.shape[:-1], -1)
+    if 8 % bits == 0:
+        low = np.uint8(2**bits - 1)
+        parts = [stored >> np.uint8(shift) & low for shift in range(0, 8, bits)]
+        return np.stack(parts, axis=-1).reshape(*stored.shape[:-1], -1)
+    stream: Bytes = np.unpackbits(stored, axis=-1, bitorder="little")
+    count = stream.shape[-1] // bits
+    each: Bytes = stream[..., : count * bits].reshape(*stream.shape[:-1], count, bits)
+    numbers: Bytes = np.packbits(each, axis=-1, bitorder="little")[..., 0]
+    return numbers
+
+
+def pack_nibbles(numbers: Bytes) -> Bytes:
+    """Pack integers [..., n] of at most 4 bits into bytes [..., n / 2], the first in the low
+    nibble."""
+    packed: Bytes = numbers[..., 0::2] | numbers[..., 1::2] << np.uint8(4)
+    return packed
 
 
 def unify_affine(matrices: Sequence[Matrix], where: str) -> tuple[Matrix, ...]:

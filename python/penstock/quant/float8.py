@@ -6,12 +6,14 @@ computed once per scale and then looked up.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.weights import Dense, Float8
+from penstock.quant.bfloat16 import float32_to_bfloat16
 
 PIECE_CODES = 1 << 18  # numpy expands each code to a 64-bit index during the lookup
 
@@ -29,11 +31,27 @@ E4M3 = _e4m3()
 """[256] float32: the value of each 8-bit code."""
 
 
+def regroup_float8(matrix: Float8, group: int) -> Float8:
+    """Return the same weights with blocks of `group` columns, whose scales are repeated. Blocks of
+    whole rows are unchanged."""
+    height, width = matrix.block
+    columns = matrix.shape[1]
+    if width in (group, columns):
+        return matrix
+    assert width % group == 0
+    scale = np.repeat(matrix.scale, width // group, axis=1)[:, : -(-columns // group)]
+    return Float8(matrix.codes, np.ascontiguousarray(scale), (height, group))
+
+
 def float8_to_float32(matrix: Float8) -> npt.NDArray[np.float32]:
     """Convert a matrix to [N, C] float32. Each value is the correctly rounded product of its code
     and its scale."""
     out = np.empty(matrix.shape, np.float32)
-    _look_up(matrix, matrix.scale[..., None] * E4M3, out)
+    if _has_small_blocks(matrix):
+        for rows, products in _products(matrix):
+            out[rows] = products
+    else:
+        _look_up(matrix, matrix.scale[..., None] * E4M3, out)
     return out
 
 
@@ -41,11 +59,33 @@ def float8_to_bfloat16(matrix: Float8) -> Dense:
     """Convert a matrix to bfloat16, exactly if all scales are powers of two. Otherwise each value
     has a relative rounding error of up to 2^-9, with a thousandth of the variance of the error that
     the quantization to 8 bits made (up to 2^-4)."""
-    products = np.ascontiguousarray(matrix.scale[..., None] * E4M3).view(np.uint32)
-    products += np.uint32(0x7FFF) + (products >> np.uint32(16) & np.uint32(1))
     out = np.empty(matrix.shape, np.uint16)
-    _look_up(matrix, (products >> np.uint32(16)).astype(np.uint16), out)
+    if _has_small_blocks(matrix):
+        for rows, products in _products(matrix):
+            out[rows] = float32_to_bfloat16(products)
+    else:
+        tables = float32_to_bfloat16(np.ascontiguousarray(matrix.scale[..., None] * E4M3))
+        _look_up(matrix, tables, out)
     return Dense(out, "bf16")
+
+
+def _has_small_blocks(matrix: Float8) -> bool:
+    """Return whether blocks have fewer values than there are codes, so that looking up products
+    that were computed once per block does not pay."""
+    return matrix.block[0] * matrix.block[1] < len(E4M3)
+
+
+def _products(matrix: Float8) -> Iterator[tuple[slice, npt.NDArray[np.float32]]]:
+    """Yield pieces of rows and their values in float32."""
+    (height, width), (rows, columns) = matrix.block, matrix.shape
+    step = max(PIECE_CODES // columns // height, 1) * height
+    for start in range(0, rows, step):
+        piece = slice(start, min(start + step, rows))
+        scale = matrix.scale[start // height : -(-piece.stop // height)]
+        spread = np.repeat(np.repeat(scale, height, axis=0), width, axis=1)
+        values = E4M3[matrix.codes[piece]]
+        values *= spread[: piece.stop - start, :columns]
+        yield piece, values
 
 
 def _look_up(matrix: Float8, tables: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:

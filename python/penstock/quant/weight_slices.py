@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from penstock.kernels.regroup import split_groups
 from penstock.kernels.weights import Affine, Dense, Experts, Float8, FloatName, Linear, Matrix
-from penstock.quant.dequantize import dequantize, float32_to_bfloat16, fold_super_scales
+from penstock.quant.bfloat16 import float32_to_bfloat16
+from penstock.quant.dequantize import dequantize, fold_super_scales
 
 SUPER_GROUP = 256
 """The number of columns that share a super scale."""

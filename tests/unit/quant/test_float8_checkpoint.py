@@ -144,11 +144,11 @@ def test_a_scale_without_8_bits_stays_a_tensor(tmp_path: Path) -> None:
     assert "b.weight_scale_inv" in checkpoint.tensors
 
 
-@pytest.mark.parametrize("method", ["bitsandbytes", "hqq", "aqlm", "fbgemm_fp8", None, 3])
+@pytest.mark.parametrize("method", ["aqlm", "quanto", "torchao", None, 3])
 def test_another_method_is_refused_by_its_name(tmp_path: Path, method: object) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"quantization_config": {"quant_method": method, "bits": "4"}}))
-    with pytest.raises(ModelError, match=f"{method} weights are not supported, known are 8-bit"):
+    with pytest.raises(ModelError, match=f"{method} weights are not supported, known are fp8"):
         read_scheme(path)
 
 
@@ -167,23 +167,22 @@ BOTH = {"a": GROUP} | group(strategy="group", group_size=128)["config_groups"]
     [
         ("fp8-block", {"fmt": "e5m2"}, "fmt 'e5m2'"),
         ("fp8-block", {"activation_scheme": "odd"}, "activation_scheme 'odd'"),
-        ("fp8-block", {"weight_block_size": [64, 128]}, r"weight_block_size \[64, 128\]"),
+        ("fp8-block", {"weight_block_size": [0, 128]}, r"weight_block_size \[0, 128\]"),
         ("fp8-block", {"weight_block_size": []}, r"weight_block_size \[\]"),
         ("fp8-block", {"weight_block_size": 128}, "weight_block_size"),
         ("channel", {"format": "marlin-24"}, "format 'marlin-24'"),
         ("channel", {"format": None}, "format None"),
-        ("channel", {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme is not supported"),
         ("channel", {"sparsity_config": {"format": "x"}}, "sparsity_config is not supported"),
         ("channel", {"transform_config": {"config_groups": {"r": {}}}}, "transform_config is not"),
-        ("channel", {"config_groups": {}}, "one form of weights, not 0"),
+        ("channel", {"config_groups": {}}, "config_groups are missing"),
         ("channel", {"config_groups": {"g": {}}}, "g: weights are missing"),
         ("channel", group(type="int"), "weights are int of 8 bits"),
         ("channel", group(num_bits=4), "weights are float of 4 bits"),
         ("channel", group(symmetric=False), "symmetric"),
         ("channel", group(strategy="attn_head"), "strategy 'attn_head'"),
-        ("channel", group(strategy="group", group_size=64), "group_size 64"),
-        ("channel", group(strategy="block", block_structure=[1, 64]), "block_structure"),
-        ("channel", {"config_groups": BOTH}, "not 2"),
+        ("channel", group(strategy="group", group_size=0), "group_size 0"),
+        ("channel", group(strategy="block", block_structure=[64]), "block_structure"),
+        ("channel", {"config_groups": BOTH}, "one form of 8-bit floats"),
     ],
 )
 def test_a_form_that_is_not_supported_is_named(
@@ -194,3 +193,101 @@ def test_a_form_that_is_not_supported_is_named(
     with pytest.raises(ModelError, match=message) as raised:
         read_scheme(path)
     assert str(path) in str(raised.value)
+
+
+def by_block(codes: torch.Tensor, scale: torch.Tensor, block: tuple[int, int]) -> np.ndarray:
+    """Return the float32 values of codes with a scale per block."""
+    rows, columns = codes.shape
+    spread = scale.float().repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+    return (codes.float() * spread[:rows, :columns]).numpy()
+
+
+def random_codes() -> torch.Tensor:
+    weight = torch.randn(SHAPE, generator=torch.Generator().manual_seed(2)) * 100
+    return weight.to(torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("block", [(64, 256), (32, 128), (128, 512), (16, 64), (1, 32), (7, 48)])
+def test_blocks_of_any_size_have_the_values_of_their_scales(
+    tmp_path: Path, block: tuple[int, int]
+) -> None:
+    codes = random_codes()
+    grid = [-(-size // step) for size, step in zip(SHAPE, block, strict=True)]
+    scale = torch.rand(grid, generator=torch.Generator().manual_seed(3)) + 0.5
+    held = {"a.weight": codes, "a.weight_scale_inv": scale}
+    config = quantization_config("fp8-block") | {"weight_block_size": list(block)}
+    checkpoint = opened(tmp_path, config, held)
+    matrix, sample = checkpoint.matrix("a.weight"), checkpoint.layout_sample("a.weight")
+    expected = by_block(codes, scale, block)
+    narrow = torch.from_numpy(expected).bfloat16().float().numpy()
+    if block[1] % 128 == 0:  # in parts that kernels read
+        assert isinstance(matrix, Float8) and isinstance(sample, Float8)
+        assert sample.block[1] == matrix.block[1] in (128, SHAPE[1])
+        np.testing.assert_array_equal(dequantize(matrix), expected)
+    else:
+        assert isinstance(matrix, Dense) and isinstance(sample, Dense)
+        np.testing.assert_array_equal(dequantize(matrix), narrow)
+        assert extra_bytes(checkpoint) == codes.numel()
+    np.testing.assert_array_equal(
+        dequantize(opened(tmp_path, config, held, "bf16").matrix("a.weight")), narrow
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e8m0fnu])
+def test_scales_may_be_powers_of_two(tmp_path: Path, dtype: torch.dtype) -> None:
+    codes = random_codes()
+    exponents = torch.randint(100, 140, (2, 3), generator=torch.Generator().manual_seed(3))
+    stored = exponents.to(torch.uint8).view(dtype)
+    held = {"a.weight": codes, "a.weight_scale_inv": stored}
+    matrix = opened(tmp_path, quantization_config("fp8-block"), held).matrix("a.weight")
+    expected = by_block(codes, 2.0 ** (exponents - 127), (128, 128))
+    np.testing.assert_array_equal(dequantize(matrix), expected)
+    stored.view(torch.uint8)[1, 1] = 255
+    checkpoint = opened(tmp_path, quantization_config("fp8-block"), held)
+    with pytest.raises(ModelError, match=r"a\.weight_scale_inv: not all numbers are finite"):
+        checkpoint.matrix("a.weight")
+
+
+@pytest.mark.parametrize(
+    ("method", "scale"),
+    [
+        ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, (200, 1)),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, ()),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, (200,)),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, (2, 1, 3, 1)),
+    ],
+)
+def test_other_methods_with_8_bit_floats(
+    tmp_path: Path, method: dict[str, Any], scale: tuple[int, ...]
+) -> None:
+    codes, scales = random_codes(), torch.rand(scale) + 0.5
+    held = {
+        "a.weight": codes,
+        "a.weight_scale": scales,
+        "a.input_scale_ub": torch.ones(1),
+        "k.k_scale": torch.ones(1),  # of a KV cache in 8-bit floats
+    }
+    checkpoint = opened(tmp_path, method, held)
+    assert set(checkpoint.tensors) == {"a.weight"}
+    block = (128, 128) if len(scale) == 4 else (1, 300) if len(scale) else SHAPE
+    grid = scales.reshape(2, 3) if len(scale) == 4 else scales.reshape(-1, 1)
+    np.testing.assert_array_equal(
+        dequantize(checkpoint.matrix("a.weight")), by_block(codes, grid, block)
+    )
+
+
+def test_older_folders_of_modelopt_have_a_file_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    beside = tmp_path / "hf_quant_config.json"
+    beside.write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+    save_file(
+        {"a.weight": random_codes(), "a.weight_scale": torch.ones(())},
+        tmp_path / "model.safetensors",
+    )
+    assert isinstance(open_checkpoint(tmp_path, "float8").matrix("a.weight"), Float8)
+    beside.write_text(json.dumps({"quantization": {"quant_algo": "W4A8_AWQ"}}))
+    with pytest.raises(ModelError, match="quant_algo 'W4A8_AWQ' is not supported"):
+        open_checkpoint(tmp_path, "float8")
+    beside.write_text(json.dumps({"quantization": {"quant_algo": None}}))
+    save_file({"b.weight": torch.ones(3, 4)}, tmp_path / "model.safetensors")
+    assert open_checkpoint(tmp_path, "float8").matrix("b.weight").shape == (3, 4)

@@ -1,24 +1,28 @@
-"""Reads the `quantization_config` of compressed-tensors: 8-bit floats, and integers of 4 or 8
+"""Reads the `quantization_config` of compressed-tensors: integers, and floats of 4, 6 and 8
 bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.quant.json_file import read_json
 from penstock.quant.safetensors.quantization_schemes import (
-    BLOCK,
     Float8Scheme,
     IntegerScheme,
     LayoutName,
+    MixedScheme,
     Scheme,
     grouping,
     refuse_unless,
 )
+
+MIXED = "mixed-precision"
+"""The format of a folder whose groups name their own formats."""
 
 
 class _Tensors(msgspec.Struct):
@@ -36,6 +40,7 @@ class _Group(msgspec.Struct):
     weights: _Tensors | None = None
     input_activations: _Tensors | None = None
     output_activations: _Tensors | None = None
+    format: str | None = None
 
 
 class _Quantization(msgspec.Struct):
@@ -44,7 +49,6 @@ class _Quantization(msgspec.Struct):
 
     format: str | None = None
     config_groups: dict[str, _Group] = {}
-    kv_cache_scheme: dict[str, object] | None = None
     transform_config: dict[str, object] | None = None
     sparsity_config: dict[str, object] | None = None
 
@@ -54,53 +58,75 @@ class _Named(msgspec.Struct):
 
 
 def read_compressed(path: Path) -> Scheme:
-    """See `read_scheme`."""
+    """See `read_scheme`. Scales of a quantized KV cache are not used: the cache is exact."""
     config = read_json(path, _Named).quantization_config
     where = f"{path}: quantization_config"
-    refuse_unless(config.format, tuple(_READERS), f"{where}: format")
-    for key in ("kv_cache_scheme", "transform_config", "sparsity_config"):
+    for key in ("transform_config", "sparsity_config"):
         value = getattr(config, key) or {}
         if value and value.get("format") != "dense":  # a sparsity_config of dense weights
             raise ModelError(f"{where}: {key} is not supported")
-    reader = _READERS[str(config.format)]
-    schemes = {
-        _scheme(group, reader, f"{where}: {name}") for name, group in config.config_groups.items()
-    }
-    if len(schemes) != 1:
-        raise ModelError(
-            f"{where}: config_groups must describe one form of weights, not {len(schemes)}"
-        )
-    return schemes.pop()
+    refuse_unless(config.format, (*_READERS, MIXED), f"{where}: format")
+    schemes = [
+        _scheme(group, config.format, f"{where}: {name}")
+        for name, group in config.config_groups.items()
+    ]
+    if not schemes:
+        raise ModelError(f"{where}: config_groups are missing")
+    return _joined(schemes, where)
 
 
-def _scheme(group: _Group, reader: Callable[[_Group, _Tensors, str], Scheme], where: str) -> Scheme:
+def _scheme(group: _Group, format_: str | None, where: str) -> Float8Scheme | IntegerScheme:
     if group.weights is None:
         raise ModelError(f"{where}: weights are missing")
     if group.output_activations is not None:
         raise ModelError(f"{where}: only plain outputs are supported")
-    return reader(group, group.weights, where)
+    own = group.format or format_
+    refuse_unless(own, tuple(_READERS), f"{where}: format")
+    return _READERS[str(own)](group, group.weights, where)
+
+
+def _joined(schemes: Sequence[Float8Scheme | IntegerScheme], where: str) -> Scheme:
+    """Return one scheme for all groups. If groups of integers differ, the shapes of the tensors
+    show the bits and groups of each module."""
+    floats = {one for one in schemes if isinstance(one, Float8Scheme)}
+    integers = [one for one in schemes if isinstance(one, IntegerScheme)]
+    if len(floats) > 1:
+        raise ModelError(f"{where}: config_groups must describe one form of 8-bit floats")
+    if not integers:
+        return floats.pop()
+    groupings = {one.grouping for one in integers}
+    joined = IntegerScheme(
+        tuple(dict.fromkeys(name for one in integers for name in one.layouts)),
+        groupings.pop() if len(groupings) == 1 else None,
+        all(one.symmetric for one in integers),
+    )
+    return MixedScheme(joined, floats.pop()) if floats else joined
 
 
 def _floats(group: _Group, weights: _Tensors, where: str) -> Float8Scheme:
-    for name, tensors in (("weights", weights), ("input_activations", group.input_activations)):
-        if tensors is not None and (tensors.type, tensors.num_bits) != ("float", 8):
-            raise ModelError(
-                f"{where}: {name} are {tensors.type} of {tensors.num_bits} bits; only 8-bit floats "
-                "are supported"
-            )
+    if (weights.type, weights.num_bits) != ("float", 8):
+        raise ModelError(
+            f"{where}: weights are {weights.type} of {weights.num_bits} bits; only 8-bit floats "
+            "are supported"
+        )
+    inputs = group.input_activations
+    if inputs is not None and (inputs.type, inputs.num_bits) != ("float", 8):
+        raise ModelError(
+            f"{where}: input_activations are {inputs.type} of {inputs.num_bits} bits; only 8-bit "
+            "floats are supported"
+        )
     if not weights.symmetric:
         raise ModelError(f"{where}: only symmetric 8-bit floats are supported")
     refuse_unless(weights.strategy, ("tensor", "channel", "block", "group"), f"{where}: strategy")
     if weights.strategy == "block":
         size = weights.block_structure or []
-        if size != [BLOCK, BLOCK]:
-            raise ModelError(
-                f"{where}: block_structure {size} is not supported, only [{BLOCK}, {BLOCK}]"
-            )
-        return Float8Scheme((BLOCK, BLOCK))
+        if len(size) != 2 or min(size) <= 0:
+            raise ModelError(f"{where}: block_structure {size} is not supported")
+        return Float8Scheme((size[0], size[1]))
     if weights.strategy == "group":
-        refuse_unless(weights.group_size, (BLOCK,), f"{where}: group_size")
-        return Float8Scheme((1, BLOCK))
+        if weights.group_size is None or weights.group_size <= 0:
+            raise ModelError(f"{where}: group_size {weights.group_size} is not supported")
+        return Float8Scheme((1, weights.group_size))
     return Float8Scheme(None)
 
 
@@ -109,31 +135,60 @@ def _packed(group: _Group, weights: _Tensors, where: str) -> IntegerScheme:
 
 
 def _int8(group: _Group, weights: _Tensors, where: str) -> IntegerScheme:
-    refuse_unless(weights.num_bits, (8,), f"{where}: num_bits")
     return _integers(group, weights, "int8", where)
 
 
+def _naive(group: _Group, weights: _Tensors, where: str) -> Float8Scheme | IntegerScheme:
+    if weights.type == "float":
+        return _floats(group, weights, where)
+    return _int8(group, weights, where)
+
+
+def _float4(layout: LayoutName, bits: int, size: int) -> _Reader:
+    """Return the reader of floats of `bits` bits in groups of `size` columns."""
+
+    def read(group: _Group, weights: _Tensors, where: str) -> IntegerScheme:
+        refuse_unless(weights.type, ("float",), f"{where}: type")
+        refuse_unless(weights.num_bits, (bits,), f"{where}: num_bits")
+        refuse_unless(weights.group_size, (size,), f"{where}: group_size")
+        refuse_unless(weights.symmetric, (True,), f"{where}: symmetric")
+        return IntegerScheme((layout,), symmetric=True)
+
+    return read
+
+
 def _integers(group: _Group, weights: _Tensors, layout: LayoutName, where: str) -> IntegerScheme:
-    """Return the scheme of integer weights. Whether the config asks for 8-bit activations does not
-    matter: the kernels for integer weights always quantize activations, in their own groups. Raises
-    ModelError that starts with `where` and names the key that is not supported."""
+    """Return the scheme of integer weights. Whether the config asks for quantized activations does
+    not matter: the kernels for integer weights always quantize activations to 8 bits, in their own
+    groups. Raises ModelError that starts with `where` and names the key that is not supported."""
     inputs = group.input_activations
     if weights.type != "int":
         raise ModelError(f"{where}: weights are {weights.type}, but the format has integers")
-    if inputs is not None and (inputs.type, inputs.num_bits) != ("int", 8):
+    if inputs is not None and (inputs.type, inputs.num_bits) not in _ACTIVATIONS:
         raise ModelError(
             f"{where}: input_activations are {inputs.type} of {inputs.num_bits} bits; only 8-bit "
-            "integers are supported"
+            "integers and floats are supported"
         )
-    refuse_unless(weights.strategy, ("group", "channel"), f"{where}: strategy")
+    strategies = ("group", "channel") if layout == "packed" else ("group", "channel", "tensor")
+    refuse_unless(weights.strategy, strategies, f"{where}: strategy")
     size = weights.group_size if weights.strategy == "group" else None
     if weights.strategy == "group" and size is None:
         raise ModelError(f"{where}: group_size is missing")
-    return IntegerScheme(layout, grouping(weights.num_bits, size, where), weights.symmetric)
+    form = grouping(weights.num_bits, size, tuple(range(1, 9)), where)
+    return IntegerScheme((layout,), form, weights.symmetric)
 
 
-_READERS: Mapping[str, Callable[[_Group, _Tensors, str], Scheme]] = {
+_ACTIVATIONS = (("int", 8), ("float", 8))
+
+_Reader: TypeAlias = "Callable[[_Group, _Tensors, str], Float8Scheme | IntegerScheme]"
+
+_READERS: Mapping[str, _Reader] = {
     "float-quantized": _floats,
+    "mxfp8-quantized": _floats,
+    "naive-quantized": _naive,
     "pack-quantized": _packed,
     "int-quantized": _int8,
+    "nvfp4-pack-quantized": _float4("nvfp4", 4, 16),
+    "mxfp4-pack-quantized": _float4("mxfp4", 4, 32),
+    "mxfp6-pack-quantized": _float4("mxfp6", 6, 32),
 }

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense, Float8, Matrix
-from penstock.quant.checkpoint import Device, TensorInfo
-from penstock.quant.float8 import E4M3, float8_to_bfloat16
+from penstock.quant.checkpoint import Device, TensorInfo, extra_bytes, size_note
+from penstock.quant.float8 import E4M3, float8_to_bfloat16, regroup_float8
+from penstock.quant.safetensors.integer_checkpoint import IntegerCheckpoint
 from penstock.quant.safetensors.quantization_schemes import Float8Scheme
 from penstock.quant.safetensors.safetensors_file import FLOAT8, SafetensorsFolder
 
@@ -20,7 +21,11 @@ Float8Storage = Literal["float8", "bf16"]
 
 # Both multiply the codes. The first is the inverse of the scale by which the quantizer multiplied.
 SCALE_NAMES = ("weight_scale_inv", "weight_scale")
-INPUT_SCALE = "input_scale"
+IGNORED = ("input_scale", "input_scale_ub")
+EXPONENT_TYPES = ("U8", "F8_E8M0")
+MX_GROUP = 32
+KERNEL_GROUP = 128
+"""The number of columns of a group that kernels of 8-bit floats support, apart from whole rows."""
 LARGEST_SCALE = np.finfo(np.float32).max / E4M3.max(where=np.isfinite(E4M3), initial=0)
 PIECE_CODES = 1 << 20
 
@@ -30,7 +35,10 @@ class Float8Checkpoint:
     The scales are not separate tensors. Matrices of other types are unchanged."""
 
     def __init__(
-        self, folder: SafetensorsFolder, scheme: Float8Scheme, storage: Float8Storage
+        self,
+        folder: SafetensorsFolder | IntegerCheckpoint,
+        scheme: Float8Scheme,
+        storage: Float8Storage,
     ) -> None:
         """Find the scales of each matrix. Raises ModelError naming a matrix whose scales are
         missing or have the wrong shape."""
@@ -44,7 +52,8 @@ class Float8Checkpoint:
                 scale = self._scale_of(name)
                 self._scales[name] = scale.name, self._block(info, scale, scheme)
                 del tensors[scale.name]
-                tensors.pop(_sibling(name, INPUT_SCALE), None)
+                for ignored in IGNORED:
+                    tensors.pop(_sibling(name, ignored), None)
         self.tensors: Mapping[str, TensorInfo] = tensors
 
     def matrix(self, name: str) -> Matrix:
@@ -55,7 +64,7 @@ class Float8Checkpoint:
         codes = self._folder.codes(name)
         if _has_nan(codes):
             raise ModelError(f"{self.path}: {name}: not all numbers are finite")
-        scale = self._folder.floats(scale_name)
+        scale = self._scales_in(scale_name)
         if not (np.abs(scale) <= LARGEST_SCALE).all():
             raise ModelError(f"{self.path}: {scale_name}: not all numbers are finite")
         grid = tuple(-(-size // step) for size, step in zip(codes.shape, block, strict=True))
@@ -73,6 +82,8 @@ class Float8Checkpoint:
             return self._folder.layout_sample(name)
         _, (height, columns) = self._scales[name]
         _, width = self._folder.tensors[name].shape
+        if _is_read(columns, width) and columns != width:
+            columns = KERNEL_GROUP
         rows = 1 if columns == width else height
         shape = rows, min(2 * columns, width)
         scale = np.zeros((1, -(-shape[1] // columns)), np.float32)
@@ -90,16 +101,40 @@ class Float8Checkpoint:
     def extra_bytes(self) -> int:
         """The bytes that the matrices need beyond the size of their files: one byte for each code
         that becomes bfloat16."""
-        if self._storage == "float8":
-            return 0
-        return sum(self._folder.tensors[name].size_bytes for name in self._scales)
+        widened = sum(self._folder.tensors[name].size_bytes for name in self._widened())
+        return widened + extra_bytes(self._folder)
 
     def size_note(self, device: Device) -> str:
         """See SizedCheckpoint."""
-        return "; weights of 8-bit floats are held as bfloat16" if self.extra_bytes else ""
+        note = "; weights of 8-bit floats are held as bfloat16" if self._widened() else ""
+        return note + size_note(self._folder, device)
+
+    def _widened(self) -> list[str]:
+        """Return the names of the matrices that become bfloat16: all of them, or those with groups
+        of columns that no kernel supports."""
+        if self._storage == "bf16":
+            return list(self._scales)
+        tensors = self._folder.tensors
+        return [
+            name
+            for name, (_, (_, columns)) in self._scales.items()
+            if not _is_read(columns, tensors[name].shape[1])
+        ]
 
     def _stored(self, matrix: Float8) -> Matrix:
-        return matrix if self._storage == "float8" else float8_to_bfloat16(matrix)
+        if self._storage == "bf16" or not _is_read(matrix.block[1], matrix.shape[1]):
+            return float8_to_bfloat16(matrix)
+        return regroup_float8(matrix, KERNEL_GROUP)
+
+    def _scales_in(self, name: str) -> npt.NDArray[np.float32]:
+        """Read the scales of a matrix: floats, or powers of two as biased exponents. The exponent
+        255 is NaN."""
+        if self._folder.tensors[name].type_name not in EXPONENT_TYPES:
+            return self._folder.floats(name)
+        exponents = self._folder.integers(name).astype(np.int32)
+        powers = np.ldexp(np.float32(1), np.minimum(exponents, 254) - 127)
+        scale: npt.NDArray[np.float32] = np.where(exponents == 255, np.float32(np.nan), powers)
+        return scale
 
     def _scale_of(self, name: str) -> TensorInfo:
         for candidate in SCALE_NAMES:
@@ -118,10 +153,14 @@ class Float8Checkpoint:
             )
         rows, columns = info.shape
         expected: list[tuple[int, ...]]
+        mx_groups = (rows, -(-columns // MX_GROUP))
         if scheme.block is not None:
             height, width = scheme.block
-            expected = [(-(-rows // height), -(-columns // width))]
-            block = scheme.block
+            down, across = -(-rows // height), -(-columns // width)
+            expected = [(down, across), (down, 1, across, 1)]
+            block = height, min(width, columns)
+        elif scale.type_name in EXPONENT_TYPES and scale.shape == mx_groups:
+            expected, block = [mx_groups], (1, MX_GROUP)
         else:
             expected = [(rows, 1), (rows,), (1,), (), (1, 1)]
             block = (1 if scale.shape in expected[:2] else rows, columns)
@@ -135,6 +174,11 @@ class Float8Checkpoint:
 def _sibling(name: str, last: str) -> str:
     """Return the name of the tensor `last` in the module whose weight is `name`."""
     return name.removesuffix("weight") + last
+
+
+def _is_read(group: int, columns: int) -> bool:
+    """Return whether kernels read groups of this many columns, perhaps in smaller parts."""
+    return group == columns or group % KERNEL_GROUP == 0
 
 
 def _has_nan(codes: npt.NDArray[np.uint8]) -> bool:

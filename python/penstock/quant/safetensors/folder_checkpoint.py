@@ -9,8 +9,13 @@ from penstock.quant.safetensors.float8_checkpoint import Float8Checkpoint, Float
 from penstock.quant.safetensors.integer_checkpoint import IntegerCheckpoint
 from penstock.quant.safetensors.mxfp4_checkpoint import Mxfp4Checkpoint
 from penstock.quant.safetensors.quantization_config import read_scheme
-from penstock.quant.safetensors.quantization_schemes import IntegerScheme, Mxfp4Scheme
+from penstock.quant.safetensors.quantization_schemes import IntegerScheme, MixedScheme, Mxfp4Scheme
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
+
+CACHE_SCALES = tuple(
+    f".{name}" for name in ("k_scale", "v_scale", "q_scale", "k_zero_point", "v_zero_point")
+)
+"""The ends of the names of tensors that quantize a KV cache, which is not quantized here."""
 
 
 def open_checkpoint(folder: Path, float8_storage: Float8Storage) -> Checkpoint:
@@ -21,8 +26,12 @@ def open_checkpoint(folder: Path, float8_storage: Float8Storage) -> Checkpoint:
     plain = SafetensorsFolder(folder)
     if scheme is None:
         return plain
+    plain.leave_out(CACHE_SCALES)
     if isinstance(scheme, IntegerScheme):
         return IntegerCheckpoint(plain, scheme)
     if isinstance(scheme, Mxfp4Scheme):
         return Mxfp4Checkpoint(plain)
+    if isinstance(scheme, MixedScheme):
+        integers = IntegerCheckpoint(plain, scheme.integers)
+        return Float8Checkpoint(integers, scheme.floats, float8_storage)
     return Float8Checkpoint(plain, scheme, float8_storage)

@@ -1,143 +1,126 @@
-"""The layouts of integer matrices [N, C] in safetensors files: their tensors, types and shapes, and
-their conversion to quants, scales and zero points or minima. Integers are packed into little-endian
-32-bit words, the first integer in the lowest bits."""
+"""The layouts of integers in groups: GPTQ, AWQ, compressed-tensors and MLX. Integers are packed
+into little-endian 32-bit words as a stream of bits, the first integer in the lowest bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.quant.affine import unpack
+from penstock.quant.affine import pack_nibbles, unpack
+from penstock.quant.safetensors.layout import (
+    FLOATS,
+    INDEX_TYPES,
+    SCALAR_SHAPES,
+    WORD_TYPES,
+    Arrays,
+    Header,
+    Layout,
+    Numbers,
+    Part,
+    Shape,
+    Size,
+    integer_sample,
+    minima_sample,
+    of_groups,
+)
 from penstock.quant.safetensors.quantization_schemes import Grouping, LayoutName
-
-Shape: TypeAlias = tuple[int, ...]
-Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
-"""The tensors of a matrix by the last component of their names. Floats are float32."""
-
-FLOAT_TYPES = ("F16", "BF16", "F32")
-WORD_TYPES = ("I32", "U32")
-INDEX_TYPES = ("I32", "I64")
 
 # AWQ packs 8 columns of its transposed matrix into a word: the column of each nibble, lowest first.
 AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The size of a matrix [N, C] and the grouping of its columns."""
-
-    rows: int
-    columns: int
-    grouping: Grouping
-
-    @property
-    def groups(self) -> int:
-        """The number of groups per row."""
-        return -(-self.columns // self.group)
-
-    @property
-    def group(self) -> int:
-        """The number of columns per group."""
-        return self.grouping.group or self.columns
-
-    def words(self, numbers: int) -> int:
-        """Return the number of words into which `numbers` integers are packed."""
-        return -(-numbers * self.grouping.bits // 32)
+def _columns_in_rows(shape: Shape, grouping: Grouping, header: Header) -> Size:
+    """Return the size of a matrix whose words pack neighbouring columns of a row. If the words may
+    have bits to spare, `weight_shape` gives the columns."""
+    columns = shape[1] * 32 // grouping.bits
+    given = header.peek("weight_shape")
+    if given is not None and given.size == 2:
+        exact = Size(shape[0], int(given[1]), grouping)
+        if 0 < exact.columns <= columns and exact.words(exact.columns) == shape[1]:
+            return exact
+    return Size(shape[0], columns, grouping)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One of the tensors that store a matrix.
-
-    - `types`: the accepted types.
-    - `shapes`: returns the accepted shapes, the usual shape first.
-    - `optional`: the tensor may be missing.
-    - `other`: an alternative, chosen if the tensor has one of its types.
-    """
-
-    types: tuple[str, ...]
-    shapes: Callable[[Size], tuple[Shape, ...]]
-    optional: bool = False
-    other: Part | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """The converted arrays of a matrix.
-
-    - `q`: [N, C * bits / 8] uint8, as in `Affine`.
-    - `scale`: [N, G].
-    - `zero` or `minimum`: [N, G]; exactly one of the two is set.
-    """
-
-    q: npt.NDArray[np.uint8]
-    scale: npt.NDArray[np.float32]
-    zero: npt.NDArray[np.uint8] | None = None
-    minimum: npt.NDArray[np.float32] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The layout of a matrix in one quantization format.
-
-    - `quants`: the name of the tensor with the integers, which every matrix has.
-    - `parts`: all tensors of a matrix, by name.
-    - `size`: returns the matrix's size from the shape of its quants.
-    - `read`: converts the tensors. Raises ValueError for numbers that are invalid in the format.
-    - `order`: the name of the tensor that lists the group of each column, or None.
-    """
-
-    quants: str
-    parts: Mapping[str, Part]
-    size: Callable[[Shape, Grouping], Size]
-    read: Callable[[Arrays, Size], Numbers]
-    order: str | None = None
-
-
-def _of_groups(size: Size) -> tuple[Shape, ...]:
-    """Return the accepted shapes of a tensor with one number per row and group. If a row has one
-    group, the second dimension may be omitted."""
-    whole: tuple[Shape, ...] = ((size.rows,),) if size.groups == 1 else ()
-    return ((size.rows, size.groups), *whole)
-
-
-def _columns_in_rows(shape: Shape, grouping: Grouping) -> Size:
-    """Return the size of a matrix whose words pack neighbouring columns of a row."""
-    return Size(shape[0], shape[1] * 32 // grouping.bits, grouping)
-
-
-def _gptq_size(shape: Shape, grouping: Grouping) -> Size:
+def _gptq_size(shape: Shape, grouping: Grouping, header: Header) -> Size:
     return Size(shape[1], shape[0] * 32 // grouping.bits, grouping)
 
 
-def _awq_size(shape: Shape, grouping: Grouping) -> Size:
+def _awq_size(shape: Shape, grouping: Grouping, header: Header) -> Size:
     return Size(shape[1] * 8, shape[0], grouping)
 
 
-def _int8_size(shape: Shape, grouping: Grouping) -> Size:
-    return Size(shape[0], shape[1], grouping)
+def _int8_size(shape: Shape, grouping: Grouping, header: Header) -> Size:
+    return Size(shape[0], shape[1], Grouping(8, grouping.group))
+
+
+def _gptq_grouping(header: Header) -> Grouping | None:
+    """Return the grouping of a matrix whose module has rules of its own: `qzeros` [G, words] has
+    one integer per row, `scales` [G, N]."""
+    zeros, scales, quants = (
+        header.shapes.get(last, ()) for last in ("qzeros", "scales", "qweight")
+    )
+    if len(zeros) != 2 or len(scales) != 2 or 0 in (*zeros, *scales) or zeros[1] * 32 % scales[1]:
+        return None
+    bits = zeros[1] * 32 // scales[1]
+    return _even_grouping(bits, quants[0] * 32 // bits if bits else 0, scales[0])
+
+
+def _packed_grouping(header: Header) -> Grouping | None:
+    given, packed = header.peek("weight_shape"), header.shapes["weight_packed"]
+    scales = header.shapes.get("weight_scale", ())
+    if given is None or given.size != 2 or given[1] <= 0 or len(packed) != 2:
+        return None
+    groups = scales[1] if len(scales) == 2 else 1
+    return _even_grouping(packed[1] * 32 // int(given[1]), int(given[1]), groups)
+
+
+def _int8_grouping(header: Header) -> Grouping | None:
+    columns, scales = header.shapes["weight"][-1], header.shapes.get("weight_scale", ())
+    return _even_grouping(8, columns, scales[1] if len(scales) == 2 else 1)
+
+
+def _even_grouping(bits: int, columns: int, groups: int) -> Grouping | None:
+    """Return the grouping of columns in equal groups, or None if there is none that kernels
+    support."""
+    if not 1 <= bits <= 8 or groups < 1 or columns % groups:
+        return None
+    group = columns // groups
+    if groups == 1:
+        return Grouping(bits, None)
+    return Grouping(bits, group) if group % 32 == 0 else None
+
+
+def _held(words: npt.NDArray[Any], columns: int, bits: int) -> npt.NDArray[np.uint8]:
+    """Return the integers of rows of words as in `Affine`."""
+    if bits in (4, 8):
+        return np.ascontiguousarray(words).view(np.uint8)
+    numbers = unpack(words, bits)[:, :columns]
+    return pack_nibbles(numbers) if bits < 4 else np.ascontiguousarray(numbers)
+
+
+_ONES = {2: np.uint32(0x55555555), 4: np.uint32(0x11111111), 8: np.uint32(0x01010101)}
 
 
 def _gptq(arrays: Arrays, size: Size) -> Numbers:
     """Convert GPTQ. A word of `qweight` packs neighbouring columns, a word of `qzeros` neighbouring
     rows. The first version of the format stores zero points minus one, subtracted from whole words
-    including borrows."""
-    zeros = arrays["qzeros"].view(np.uint32)
-    ones = np.uint32(0x11111111 if size.grouping.bits == 4 else 0x01010101)
-    return _gptq_numbers(arrays, size, zeros + ones)
+    including borrows, but from each integer of 3 bits."""
+    bits = size.grouping.bits
+    if bits in _ONES:
+        zero = unpack(arrays["qzeros"].view(np.uint32) + _ONES[bits], bits)
+    else:
+        zero = unpack(arrays["qzeros"], bits) + np.uint8(1) & np.uint8(2**bits - 1)
+    return _gptq_numbers(arrays, size, zero)
 
 
 def _gptq_v2(arrays: Arrays, size: Size) -> Numbers:
-    return _gptq_numbers(arrays, size, arrays["qzeros"])
+    return _gptq_numbers(arrays, size, unpack(arrays["qzeros"], size.grouping.bits))
 
 
-def _gptq_numbers(arrays: Arrays, size: Size, zeros: npt.NDArray[Any]) -> Numbers:
-    q = np.ascontiguousarray(arrays["qweight"].T).view(np.uint8)
-    zero = unpack(zeros, size.grouping.bits)
+def _gptq_numbers(arrays: Arrays, size: Size, zero: npt.NDArray[np.uint8]) -> Numbers:
+    q = _held(arrays["qweight"].T, size.columns, size.grouping.bits)
     return Numbers(q, _turned(arrays["scales"]), _turned(zero[:, : size.rows]))
 
 
@@ -169,7 +152,7 @@ def _packed(arrays: Arrays, size: Size) -> Numbers:
     neighbouring columns of a row, and a word of `weight_zero_point` neighbouring rows; older files
     store zero points as signed bytes instead. Integers and zero points of b bits are packed as
     unsigned numbers, with 2^(b - 1) added."""
-    q = np.ascontiguousarray(arrays["weight_packed"]).view(np.uint8)
+    q = _held(arrays["weight_packed"], size.columns, size.grouping.bits)
     zero = _signed_zeros(arrays, size)
     stored = arrays.get("weight_zero_point")
     if stored is not None and stored.dtype.itemsize == 4:
@@ -184,7 +167,7 @@ def _int8(arrays: Arrays, size: Size) -> Numbers:
 
 def _mlx(arrays: Arrays, size: Size) -> Numbers:
     """Convert MLX. A word of `weight` packs neighbouring columns, and `biases` are minima."""
-    q = np.ascontiguousarray(arrays["weight"]).view(np.uint8)
+    q = _held(arrays["weight"], size.columns, size.grouping.bits)
     return Numbers(q, arrays["scales"], minimum=arrays["biases"])
 
 
@@ -203,7 +186,14 @@ def _signed_zeros(arrays: Arrays, size: Size) -> npt.NDArray[np.uint8]:
 
 
 def _by_group(values: npt.NDArray[Any], size: Size) -> npt.NDArray[Any]:
+    if values.size == 1:
+        return np.full((size.rows, size.groups), values.reshape(()))
     return values.reshape(size.rows, size.groups)
+
+
+def _one(size: Size) -> tuple[Shape, ...]:
+    """Return the shapes of one number for all rows, if a row has one group."""
+    return SCALAR_SHAPES if size.groups == 1 else ()
 
 
 def _turned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -217,15 +207,16 @@ def _bytes_of(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
 _GPTQ_PARTS = {
     "qweight": Part(WORD_TYPES, lambda size: ((size.words(size.columns), size.rows),)),
     "qzeros": Part(WORD_TYPES, lambda size: ((size.groups, size.words(size.rows)),)),
-    "scales": Part(FLOAT_TYPES, lambda size: ((size.groups, size.rows),)),
+    "scales": Part(FLOATS, lambda size: ((size.groups, size.rows),)),
     "g_idx": Part(INDEX_TYPES, lambda size: ((size.columns,),), optional=True),
 }
 _AWQ_PARTS = {
     "qweight": Part(WORD_TYPES, lambda size: ((size.columns, size.words(size.rows)),)),
     "qzeros": Part(WORD_TYPES, lambda size: ((size.groups, size.words(size.rows)),)),
-    "scales": Part(FLOAT_TYPES, lambda size: ((size.groups, size.rows),)),
+    "scales": Part(FLOATS, lambda size: ((size.groups, size.rows),)),
 }
-_SCALE = Part(FLOAT_TYPES, _of_groups)
+_SCALE = Part(FLOATS, of_groups)
+_SCALE_OR_ONE = Part(FLOATS, lambda size: (*of_groups(size), *_one(size)))
 _PACKED_PARTS = {
     "weight_packed": Part(WORD_TYPES, lambda size: ((size.rows, size.words(size.columns)),)),
     "weight_scale": _SCALE,
@@ -235,27 +226,55 @@ _PACKED_PARTS = {
         ("I32",),
         lambda size: ((size.words(size.rows), size.groups),),
         optional=True,
-        other=Part(("I8",), _of_groups),
+        other=Part(("I8",), of_groups),
     ),
 }
 _INT8_PARTS = {
     "weight": Part(("I8",), lambda size: ((size.rows, size.columns),)),
-    "weight_scale": _SCALE,
-    "weight_zero_point": Part(("I8",), _of_groups, optional=True),
-    "input_scale": Part(FLOAT_TYPES, lambda size: ((1,), (), (1, 1)), optional=True),
-    "input_zero_point": Part(("I8",), lambda size: ((1,), (), (1, 1)), optional=True),
+    "weight_scale": _SCALE_OR_ONE,
+    "weight_zero_point": Part(("I8",), lambda size: (*of_groups(size), *_one(size)), optional=True),
 }
 _MLX_PARTS = {
     "weight": Part(("U32",), lambda size: ((size.rows, size.words(size.columns)),)),
-    "scales": Part(FLOAT_TYPES, lambda size: ((size.rows, size.groups),)),
-    "biases": Part(FLOAT_TYPES, lambda size: ((size.rows, size.groups),)),
+    "scales": Part(FLOATS, lambda size: ((size.rows, size.groups),)),
+    "biases": Part(FLOATS, lambda size: ((size.rows, size.groups),)),
 }
 
-LAYOUTS: Mapping[LayoutName, Layout] = {
-    "gptq": Layout("qweight", _GPTQ_PARTS, _gptq_size, _gptq, "g_idx"),
-    "gptq_v2": Layout("qweight", _GPTQ_PARTS, _gptq_size, _gptq_v2, "g_idx"),
-    "awq": Layout("qweight", _AWQ_PARTS, _awq_size, _awq),
-    "packed": Layout("weight_packed", _PACKED_PARTS, _columns_in_rows, _packed, "weight_g_idx"),
-    "int8": Layout("weight", _INT8_PARTS, _int8_size, _int8),
-    "mlx": Layout("weight", _MLX_PARTS, _columns_in_rows, _mlx),
+INTEGER_LAYOUTS: dict[LayoutName, Layout] = {
+    "gptq": Layout(
+        "GPTQ", "qweight", _GPTQ_PARTS, _gptq_size, _gptq, integer_sample, "g_idx", _gptq_grouping
+    ),
+    "gptq_v2": Layout(
+        "GPTQ",
+        "qweight",
+        _GPTQ_PARTS,
+        _gptq_size,
+        _gptq_v2,
+        integer_sample,
+        "g_idx",
+        _gptq_grouping,
+    ),
+    "awq": Layout("AWQ", "qweight", _AWQ_PARTS, _awq_size, _awq, integer_sample),
+    "packed": Layout(
+        "pack-quantized",
+        "weight_packed",
+        _PACKED_PARTS,
+        _columns_in_rows,
+        _packed,
+        integer_sample,
+        "weight_g_idx",
+        _packed_grouping,
+        ignored=("input_global_scale",),
+    ),
+    "int8": Layout(
+        "int-quantized",
+        "weight",
+        _INT8_PARTS,
+        _int8_size,
+        _int8,
+        integer_sample,
+        infer=_int8_grouping,
+        ignored=("input_scale", "input_zero_point"),
+    ),
+    "mlx": Layout("MLX", "weight", _MLX_PARTS, _columns_in_rows, _mlx, minima_sample, stacked=True),
 }

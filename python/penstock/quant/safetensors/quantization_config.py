@@ -3,7 +3,7 @@ refused by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,10 +12,10 @@ from penstock.base.errors import ModelError
 from penstock.quant.json_file import read_json
 from penstock.quant.safetensors.compressed_tensors_config import read_compressed
 from penstock.quant.safetensors.quantization_schemes import (
-    BLOCK,
     Float8Scheme,
     Grouping,
     IntegerScheme,
+    MixedScheme,
     Mxfp4Scheme,
     Scheme,
     grouping,
@@ -23,11 +23,27 @@ from penstock.quant.safetensors.quantization_schemes import (
 )
 
 KNOWN = (
-    "8-bit floats (quant_method fp8, and compressed-tensors with the format float-quantized), "
-    "4-bit floats (quant_method mxfp4) and integers of 4 and 8 bits (quant_method gptq and awq, "
-    "compressed-tensors with the formats pack-quantized and int-quantized, and the quantization of "
-    "MLX)"
+    "fp8, fbgemm_fp8, mxfp4, gptq, awq, hqq, bitsandbytes, modelopt, compressed-tensors and the "
+    "quantization of MLX"
 )
+GPTQ_BITS = (2, 3, 4, 8)
+MLX_BITS = (2, 3, 4, 5, 6, 8)
+
+
+_FLOAT4 = IntegerScheme(("nvfp4_modelopt", "mxfp4_modelopt"), symmetric=True)
+MODELOPT_FILE = "hf_quant_config.json"
+MODELOPT_SCHEMES: Mapping[str, Scheme] = {
+    "FP8": Float8Scheme(None),
+    "FP8_PER_CHANNEL_PER_TOKEN": Float8Scheme(None),
+    "FP8_PB_WO": Float8Scheme((128, 128)),
+    "MXFP8": Float8Scheme(None),
+    "NVFP4": _FLOAT4,
+    "W4A16_NVFP4": _FLOAT4,
+    "MXFP4": _FLOAT4,
+    "W4A16_MXFP4": _FLOAT4,
+    "W4A8_MXFP4_FP8": _FLOAT4,
+    "MIXED_PRECISION": MixedScheme(_FLOAT4, Float8Scheme(None)),
+}
 
 
 class _Method(msgspec.Struct):
@@ -67,6 +83,29 @@ class _Gptq(msgspec.Struct):
     dynamic: dict[str, dict[str, object] | None] | None = None
 
 
+class _Modelopt(msgspec.Struct):
+    quant_algo: str | None = None
+
+
+class _ModeloptNamed(msgspec.Struct):
+    quantization_config: _Modelopt
+
+
+class _ModeloptFile(msgspec.Struct):
+    """hf_quant_config.json, which older folders of modelopt have instead."""
+
+    quantization: _Modelopt
+
+
+class _Bitsandbytes(msgspec.Struct):
+    load_in_4bit: bool = False
+    load_in_8bit: bool = False
+
+
+class _BitsandbytesNamed(msgspec.Struct):
+    quantization_config: _Bitsandbytes
+
+
 class _Awq(msgspec.Struct):
     bits: int
     group_size: int
@@ -102,13 +141,18 @@ def read_scheme(path: Path) -> Scheme | None:
     if method is None and named.quantization is not None:
         return _mlx(path)
     if named.quantization_config is None:
-        return None
+        beside = path.with_name(MODELOPT_FILE)
+        return _modelopt_file(beside) if beside.exists() else None
     readers: dict[str, Callable[[Path], Scheme]] = {
         "fp8": _fp8,
         "compressed-tensors": read_compressed,
         "gptq": _gptq,
         "awq": _awq,
         "mxfp4": lambda _: Mxfp4Scheme(),
+        "fbgemm_fp8": lambda _: Float8Scheme(None),
+        "hqq": lambda _: IntegerScheme(("hqq", "hqq_rows")),
+        "bitsandbytes": _bitsandbytes,
+        "modelopt": _modelopt,
     }
     reader = readers.get(str(method))
     if reader is None:
@@ -127,26 +171,30 @@ def _fp8(path: Path) -> Float8Scheme:
     refuse_unless(config.fmt, ("e4m3",), f"{where}: fmt")
     refuse_unless(config.activation_scheme, ("dynamic", "static"), f"{where}: activation_scheme")
     size = config.weight_block_size
-    if size not in (None, [BLOCK, BLOCK]):
-        raise ModelError(
-            f"{where}: weight_block_size {size} is not supported, only [{BLOCK}, {BLOCK}]"
-        )
-    return Float8Scheme(None if size is None else (BLOCK, BLOCK))
+    if size is None:
+        return Float8Scheme(None)
+    if len(size) != 2 or min(size) <= 0:
+        raise ModelError(f"{where}: weight_block_size {size} is not supported")
+    return Float8Scheme((size[0], size[1]))
 
 
 def _gptq(path: Path) -> IntegerScheme:
     """Read the scheme of GPTQ weights. `desc_act` is ignored, because the tensor `g_idx` shows
-    whether columns are reordered."""
+    whether columns are reordered. If rules in `dynamic` change bits or groups of some modules, the
+    shapes of the tensors show them."""
     config = read_json(path, _GptqNamed).quantization_config
     where = f"{path}: quantization_config"
     layout = "marlin" if config.is_marlin_format else config.checkpoint_format or config.format
     refuse_unless(layout, (None, "gptq", "gptq_v2"), f"{where}: checkpoint_format")
-    for rule, changes in (config.dynamic or {}).items():
-        if not rule.startswith("-:") and {"bits", "group_size"} & (changes or {}).keys():
-            raise ModelError(f"{where}: dynamic: other bits or groups for {rule} are not supported")
     group = None if config.group_size == -1 else config.group_size
-    form = grouping(config.bits, group, where)
-    return IntegerScheme("gptq_v2" if layout == "gptq_v2" else "gptq", form, config.sym)
+    form = grouping(config.bits, group, GPTQ_BITS, where)
+    changed = any(
+        not rule.startswith("-:") and {"bits", "group_size"} & (changes or {}).keys()
+        for rule, changes in (config.dynamic or {}).items()
+    )
+    return IntegerScheme(
+        ("gptq_v2" if layout == "gptq_v2" else "gptq",), None if changed else form, config.sym
+    )
 
 
 def _awq(path: Path) -> IntegerScheme:
@@ -157,7 +205,37 @@ def _awq(path: Path) -> IntegerScheme:
     refuse_unless(config.backend, (None, "autoawq", "auto"), f"{where}: backend")
     refuse_unless(config.bits, (4,), f"{where}: bits")
     group = None if config.group_size == -1 else config.group_size
-    return IntegerScheme("awq", grouping(config.bits, group, where), symmetric=False)
+    return IntegerScheme(("awq",), grouping(config.bits, group, (4,), where))
+
+
+def _bitsandbytes(path: Path) -> IntegerScheme:
+    """Read the scheme of bitsandbytes weights. Their tensors name NF4 and FP4."""
+    config = read_json(path, _BitsandbytesNamed).quantization_config
+    if config.load_in_4bit == config.load_in_8bit:
+        raise ModelError(
+            f"{path}: quantization_config: one of load_in_4bit and load_in_8bit must be true"
+        )
+    return IntegerScheme(("bnb_4bit",) if config.load_in_4bit else ("bnb_int8",), symmetric=True)
+
+
+def _modelopt(path: Path) -> Scheme:
+    config = read_json(path, _ModeloptNamed).quantization_config
+    return _modelopt_scheme(config, f"{path}: quantization_config")
+
+
+def _modelopt_file(path: Path) -> Scheme | None:
+    config = read_json(path, _ModeloptFile).quantization
+    if config.quant_algo is None:  # only the KV cache is quantized
+        return None
+    return _modelopt_scheme(config, f"{path}: quantization")
+
+
+def _modelopt_scheme(config: _Modelopt, where: str) -> Scheme:
+    """Return the scheme of modelopt weights. Scales of activations and of the KV cache are not
+    used. In the algorithm MIXED_PRECISION the types of the tensors show the format of each
+    module."""
+    refuse_unless(config.quant_algo, tuple(MODELOPT_SCHEMES), f"{where}: quant_algo")
+    return MODELOPT_SCHEMES[str(config.quant_algo)]
 
 
 def _mlx(path: Path) -> IntegerScheme:
@@ -172,9 +250,9 @@ def _mlx(path: Path) -> IntegerScheme:
         for name, value in given.items()
         if isinstance(value, _MlxGroups)
     }
-    return IntegerScheme("mlx", _mlx_grouping(whole, where), symmetric=False, own=own)
+    return IntegerScheme(("mlx",), _mlx_grouping(whole, where), own=own)
 
 
 def _mlx_grouping(groups: _MlxGroups, where: str) -> Grouping:
     refuse_unless(groups.mode, ("affine",), f"{where}: mode")
-    return grouping(groups.bits, groups.group_size, where)
+    return grouping(groups.bits, groups.group_size, MLX_BITS, where)

@@ -9,45 +9,64 @@ from typing import Literal, TypeAlias
 
 from penstock.base.errors import ModelError
 
-BLOCK = 128
-"""The only block size of 8-bit floats that kernels support, apart from whole rows and whole
-matrices."""
-
-LayoutName = Literal["gptq", "gptq_v2", "awq", "packed", "int8", "mlx"]
+LayoutName = Literal[
+    "gptq",
+    "gptq_v2",
+    "awq",
+    "packed",
+    "int8",
+    "mlx",
+    "nvfp4",
+    "nvfp4_modelopt",
+    "mxfp4",
+    "mxfp4_modelopt",
+    "mxfp6",
+    "hqq",
+    "hqq_rows",
+    "bnb_4bit",
+    "bnb_int8",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Float8Scheme:
     """A scheme of 8-bit floats. `block`: the number of rows and of columns that share a scale;
-    None: whole rows or the whole matrix, depending on the shape of the scales."""
+    None: whole rows, the whole matrix, or groups of 32 columns with powers of two (MXFP8),
+    depending on the shape and type of the scales."""
 
     block: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """The width and grouping of integers. `group`: the number of columns of a row that share a
-    scale, a multiple of 32; None: all columns."""
+    """The width and grouping of integers. `bits`: 1 to 8. `group`: the number of columns of a row
+    that share a scale; None: all columns."""
 
-    bits: Literal[4, 8]
+    bits: int
     group: int | None
+
+    @property
+    def held_bits(self) -> Literal[4, 8]:
+        """The bits of an integer in `Affine`."""
+        return 4 if self.bits <= 4 else 8
 
 
 @dataclass(frozen=True, slots=True)
 class IntegerScheme:
     """A scheme of integers in groups.
 
-    - `layout`: the order of integers and scales in the file.
+    - `layouts`: the orders of integers and scales in the file. Each matrix has one of them.
+    - `grouping`: that of all modules; None: the shapes of a module's tensors show it.
     - `symmetric`: the config states that all zero points are the middle of the range.
     - `own`: module name -> grouping, for modules whose grouping differs.
     """
 
-    layout: LayoutName
-    grouping: Grouping
-    symmetric: bool
+    layouts: tuple[LayoutName, ...]
+    grouping: Grouping | None = None
+    symmetric: bool = False
     own: Mapping[str, Grouping] = field(default_factory=dict, compare=False)
 
-    def grouping_of(self, module: str) -> Grouping:
+    def grouping_of(self, module: str) -> Grouping | None:
         """Return the grouping of a module: its own if it has one, else the scheme's."""
         return self.own.get(module, self.grouping)
 
@@ -57,17 +76,26 @@ class Mxfp4Scheme:
     """The scheme MXFP4. The names of the tensors show which matrices are quantized."""
 
 
-Scheme: TypeAlias = "Float8Scheme | IntegerScheme | Mxfp4Scheme"
+@dataclass(frozen=True, slots=True)
+class MixedScheme:
+    """Some modules have integers, others 8-bit floats."""
+
+    integers: IntegerScheme
+    floats: Float8Scheme
 
 
-def grouping(bits: int, group: int | None, where: str) -> Grouping:
+Scheme: TypeAlias = "Float8Scheme | IntegerScheme | Mxfp4Scheme | MixedScheme"
+
+
+def grouping(bits: int, group: int | None, known: tuple[int, ...], where: str) -> Grouping:
     """Return the grouping of `group` columns (None: all columns) of `bits`-bit integers. Raises
     ModelError that starts with `where` and names the value that is not supported."""
-    if bits not in (4, 8):
-        raise ModelError(f"{where}: integers of {bits} bits are not supported, known: 4, 8")
+    if bits not in known:
+        numbers = ", ".join(map(str, known))
+        raise ModelError(f"{where}: integers of {bits} bits are not supported, known: {numbers}")
     if group is not None and (group <= 0 or group % 32):
         raise ModelError(f"{where}: group_size {group} is not supported, only multiples of 32")
-    return Grouping(4 if bits == 4 else 8, group)
+    return Grouping(bits, group)
 
 
 def refuse_unless(value: object, known: tuple[object, ...], where: str) -> None:

@@ -56,7 +56,16 @@ FLOATS: dict[str, tuple[FloatName, str]] = {
     "BF16": ("bf16", "<u2"),
 }
 
-INTEGERS = {"U8": "<u1", "I8": "<i1", "U32": "<u4", "I32": "<i4", "I64": "<i8"}
+# 8-bit floats are read as their codes.
+INTEGERS = {
+    "F8_E8M0": "<u1",
+    FLOAT8: "<u1",
+    "U8": "<u1",
+    "I8": "<i1",
+    "U32": "<u4",
+    "I32": "<i4",
+    "I64": "<i8",
+}
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
@@ -214,6 +223,11 @@ class SafetensorsFolder:
     def floats(self, name: str) -> npt.NDArray[np.float32]:
         """See SafetensorsFile."""
         return self._file(name).floats(name)
+
+    def leave_out(self, endings: tuple[str, ...]) -> None:
+        """Remove the tensors whose names have one of these endings from `tensors`."""
+        kept = {name: info for name, info in self.tensors.items() if not name.endswith(endings)}
+        self.tensors = kept
 
     def _file(self, name: str) -> SafetensorsFile:
         if name not in self._files:
