@@ -81,7 +81,7 @@ def test_float_gguf_gives_the_logits_of_transformers(
     )
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "F16", "BF16"])
 def test_f32_mode_computes_with_the_exact_quantized_values(tmp_path: Path, kind: str) -> None:
     """This includes the reordered rows of q and k."""
     model = small_model("Llama")
@@ -95,6 +95,61 @@ def test_f32_mode_computes_with_the_exact_quantized_values(tmp_path: Path, kind:
     torch.testing.assert_close(
         logits_of(tmp_path / "m.gguf", "f32"), expected_logits(model, PROMPT), **TOLERANCE
     )
+
+
+# Offset of the float16 scale in a block, and a scale for which random weights have a usual size.
+RANDOM_TYPES = {
+    "IQ1_S": (0, 0.02),
+    "IQ2_XXS": (0, 0.003),
+    "IQ2_XS": (0, 0.003),
+    "IQ2_S": (0, 0.003),
+    "IQ3_XXS": (0, 0.001),
+    "IQ3_S": (0, 0.001),
+    "IQ4_XS": (0, 0.0001),
+    "TQ1_0": (52, 0.15),
+    "TQ2_0": (64, 0.15),
+    "Q3_K": (108, 0.002),
+}
+
+
+def random_blocks(values: np.ndarray, kind: str) -> np.ndarray:
+    """Return blocks for a matrix of the shape of `values`, which seeds them, with random quants
+    and scales of a usual size."""
+    offset, scale = RANDOM_TYPES[kind]
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    rng = np.random.default_rng(values.view(np.uint8).reshape(-1)[:64])
+    raw = rng.integers(0, 256, (len(values), values.shape[1] // block, size), np.uint8)
+    scales = (scale * rng.uniform(0.5, 1.5, raw.shape[:2])).astype("<f2")
+    raw[:, :, offset : offset + 2] = scales[..., None].view(np.uint8)
+    return raw.reshape(len(values), -1)
+
+
+@pytest.mark.parametrize("kind", RANDOM_TYPES)
+def test_types_that_the_package_cannot_make_give_the_logits_of_its_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    number = gguf.GGMLQuantizationType[kind]
+    make = gguf.quants.quantize
+    monkeypatch.setattr(
+        gguf.quants,
+        "quantize",
+        lambda values, wanted: (
+            random_blocks(values, kind) if wanted == number else make(values, wanted)
+        ),
+    )
+    model = small_model("Qwen2", hidden_size=256, intermediate_size=256, num_hidden_layers=2)
+    export_gguf(model, tmp_path / "m.gguf", kind)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                packed = random_blocks(parameter.numpy(), kind)
+                parameter.copy_(torch.from_numpy(gguf.quants.dequantize(packed, number)))
+    expected = expected_logits(model, PROMPT)
+    exact = logits_of(tmp_path / "m.gguf", "f32")
+    torch.testing.assert_close(exact, expected, **TOLERANCE)
+    fast = logits_of(tmp_path / "m.gguf")
+    # the error of 8-bit activations; a misplaced weight would give an error of 1
+    assert float((fast - expected).std() / expected.std()) < 0.1
 
 
 def test_rope_factors_of_the_file_divide_the_frequencies(tmp_path: Path) -> None:

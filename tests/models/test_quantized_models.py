@@ -1,5 +1,5 @@
-"""Models in every quantization format give the logits of `transformers` with the dequantized weights
-in float32 mode, and nearly so with the arithmetic of a CPU."""
+"""Models in every quantization format give the logits of `transformers` with the dequantized
+weights in float32 mode, and nearly so with the arithmetic of a CPU."""
 
 from __future__ import annotations
 
