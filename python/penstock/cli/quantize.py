@@ -16,5 +16,5 @@ def quantize(
     """Write a quantized model (not built yet: quantize while loading)."""
     raise SettingsError(
         "quantize is not built yet; quantize while loading instead: `penstock serve"
-        f" {model or 'MODEL'} --quantization int8` (or int4, fp8), see docs/quantized-folders.md"
+        f" {model or 'MODEL'} --quantization int8` (or int4, fp8), see docs/quantization.md"
     )

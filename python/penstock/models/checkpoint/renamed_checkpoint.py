@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.weights import Dense, Matrix
-from penstock.quant.checkpoint import Checkpoint, TensorInfo
+from penstock.quant.checkpoint import Checkpoint, Device, TensorInfo, extra_bytes, size_note
 
 
 class RenamedCheckpoint:
@@ -35,6 +35,15 @@ class RenamedCheckpoint:
     def path(self) -> Path:
         """See Checkpoint."""
         return self._file.path
+
+    @property
+    def extra_bytes(self) -> int:
+        """See SizedCheckpoint."""
+        return extra_bytes(self._file)
+
+    def size_note(self, device: Device) -> str:
+        """See SizedCheckpoint."""
+        return size_note(self._file, device)
 
     def matrix(self, name: str) -> Matrix:
         """See Checkpoint."""
