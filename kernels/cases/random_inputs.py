@@ -100,7 +100,7 @@ class RandomInputs:
         format `like` ("q4_0", "int4_g128", ...)."""
         bits, group, zero_point, form = _AFFINE_FORMS[like]
         packed = width // 2 if bits == 4 else width
-        top = 256 if bits == 4 else {"q5_0": 32, "q5_1": 32, "q5_k": 32, "q6_k": 64}.get(like, 256)
+        top = 256 if bits == 4 else _TOPS.get(like, 256)
         q = self.numpy.integers(0, top, (rows, packed), dtype=np.uint8)
         if like.startswith("iq4"):
             q = IQ4_VALUES[q % 16]
@@ -108,13 +108,16 @@ class RandomInputs:
             exponent = self.numpy.integers(-10, -6, (rows, -(-width // group)))
             scale = (2.0**exponent).astype(np.float16)
             return Affine(bits, group, FLOAT4_VALUES[q % 16], scale, None, zero_point)
+        if like == "nvfp4":
+            q = FLOAT4_VALUES[q % 16]
         levels = 16 if bits == 4 else top
         unit = 4 / levels / width**0.5
         groups = (rows, -(-width // group))
-        if form == "direct":
+        if form != "two-level":
+            dtype = np.float32 if form == "float32" else np.float16
             scale = self.numpy.uniform(0.5, 1.5, groups) * unit
-            minimum = None if zero_point else (-scale * levels / 2).astype(np.float16)
-            return Affine(bits, group, q, scale.astype(np.float16), minimum, zero_point)
+            minimum = None if zero_point else (-scale * levels / 2).astype(dtype)
+            return Affine(bits, group, q, scale.astype(dtype), minimum, zero_point)
         supers = (rows, -(-width // 256))
         super_scale = (self.numpy.uniform(0.5, 1.5, supers) * unit / 32).astype(np.float16)
         if zero_point:
@@ -200,6 +203,9 @@ class RandomInputs:
         return LayerCache(keys, values)
 
 
+# One more than the largest 8-bit integer of a format, if it is not 255.
+_TOPS = {"q5_0": 32, "q5_1": 32, "q5_k": 32, "q6_k": 64, "iq2_xxs": 87}
+
 # source format -> bits, group size, zero point, layout of the scales (see `Affine`)
 _AFFINE_FORMS: dict[str, tuple[Any, Any, int, str]] = {
     "q4_0": (4, 32, 8, "direct"),
@@ -215,6 +221,11 @@ _AFFINE_FORMS: dict[str, tuple[Any, Any, int, str]] = {
     "iq4_nl": (8, 32, 128, "direct"),
     "iq4_xs": (8, 32, 128, "two-level"),
     "mxfp4": (8, 32, FLOAT4_ZERO, "direct"),
+    "nvfp4": (8, 16, FLOAT4_ZERO, "float32"),
+    "iq1_m": (4, 16, 0, "float32"),
+    "iq2_xxs": (8, 32, 43, "float32"),
+    "iq3_s": (4, 32, 0, "float32"),
+    "tq2_0": (4, 32, 1, "direct"),
     "int4_g128": (4, 128, 8, "direct"),
     "int4_g96_minima": (4, 96, 0, "direct"),
     "int8_rows": (8, 1 << 20, 128, "direct"),
