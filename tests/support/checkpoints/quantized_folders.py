@@ -28,10 +28,12 @@ E2M3 = torch.tensor(
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its config.json keys, and the function that quantizes a matrix."""
+    """A format: its configuration, the key of config.json that has it, and the function that
+    quantizes a matrix."""
 
     config: dict[str, Any]
     write: Callable[[torch.Tensor], Written]
+    key: str = "quantization_config"
 
 
 def _codes(weight: torch.Tensor, scale: torch.Tensor, table: torch.Tensor, group: int) -> Written:
@@ -106,6 +108,18 @@ def mxfp4_ct(weight: torch.Tensor) -> Written:
 def mxfp4_modelopt(weight: torch.Tensor) -> Written:
     codes, scale, values = _mx(weight, E2M1)
     return {"weight": _pairs(codes), "weight_scale": scale}, values
+
+
+def mlx_mxfp4(weight: torch.Tensor) -> Written:
+    codes, scale, values = _mx(weight, E2M1)
+    return {"weight": _pairs(codes).view(torch.uint32), "scales": scale}, values
+
+
+def mlx_nvfp4(weight: torch.Tensor) -> Written:
+    scale = (_largest(weight, 16) / 6).to(torch.float8_e4m3fn)
+    codes, values = _codes(weight, scale.float(), E2M1, 16)
+    packed = _pairs(codes["codes"]).view(torch.uint32)
+    return {"weight": packed, "scales": scale.view(torch.uint8)}, values
 
 
 def mxfp6_ct(weight: torch.Tensor) -> Written:
@@ -310,6 +324,12 @@ FORMATS = {
         ct("mxfp6-pack-quantized", num_bits=6, type="float", strategy="group", group_size=32),
         mxfp6_ct,
     ),
+    "mxfp4 of mlx": Format(
+        {"group_size": 32, "bits": 4, "mode": "mxfp4"}, mlx_mxfp4, "quantization"
+    ),
+    "nvfp4 of mlx": Format(
+        {"group_size": 16, "bits": 4, "mode": "nvfp4"}, mlx_nvfp4, "quantization"
+    ),
     "mxfp8": Format(
         ct("mxfp8-quantized", num_bits=8, type="float", strategy="group", group_size=32), mxfp8
     ),
@@ -356,5 +376,5 @@ def write_folder(source: Path, folder: Path, form: Format) -> Tensors:
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors")
     config = json.loads((source / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": form.config}))
+    (folder / "config.json").write_text(json.dumps(config | {form.key: form.config}))
     return meant

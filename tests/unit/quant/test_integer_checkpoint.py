@@ -357,7 +357,7 @@ def test_a_form_that_is_not_supported_is_named(
     ("groups", "message"),
     [
         ({"group_size": 64, "bits": 7}, "integers of 7 bits"),
-        ({"group_size": 32, "bits": 4, "mode": "mxfp4"}, "mode 'mxfp4'"),
+        ({"group_size": 32, "bits": 4, "mode": "mxfp8"}, "mode 'mxfp8'"),
         ({"bits": 4}, "group_size"),
         (
             {"group_size": 64, "bits": 4, "a": {"group_size": 64, "bits": 7}},

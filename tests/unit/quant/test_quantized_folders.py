@@ -30,7 +30,8 @@ def weight() -> torch.Tensor:
 
 
 def opened(folder: Path, config: dict[str, Any], held: Tensors) -> Checkpoint:
-    (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
+    key = "quantization" if "mode" in config else "quantization_config"
+    (folder / "config.json").write_text(json.dumps({key: config}))
     save_file({name: one.contiguous() for name, one in held.items()}, folder / "model.safetensors")
     return open_checkpoint(folder, "bf16")
 

@@ -53,6 +53,21 @@ def _two_per_byte(grouping: Grouping) -> Any:
     return size
 
 
+def _eight_per_word(grouping: Grouping) -> Any:
+    def size(shape: Shape, _: Grouping, header: Header) -> Size:
+        return Size(shape[0], shape[1] * 8, grouping)
+
+    return size
+
+
+def _has_groups_of(columns: int) -> Any:
+    def accepts(header: Header) -> bool:
+        words, scales = (header.shapes[last][-1:] for last in ("weight", "scales"))
+        return bool(words and scales) and words[0] * 8 == scales[0] * columns
+
+    return accepts
+
+
 def _four_in_three_bytes(shape: Shape, _: Grouping, header: Header) -> Size:
     return Size(shape[0], shape[1] * 4 // 3, _MX)
 
@@ -69,6 +84,19 @@ def _nvfp4_modelopt(arrays: Arrays, size: Size) -> Affine:
     with np.errstate(over="ignore"):
         scale = E4M3[arrays["weight_scale"]] * np.float32(arrays["weight_scale_2"].item())
     return _nvfp4(look_up_pairs(arrays["weight"]), scale)
+
+
+def _nvfp4_mlx(arrays: Arrays, size: Size) -> Affine:
+    """Convert NVFP4 of MLX, which has no second scale."""
+    return _nvfp4(_of_words(arrays), E4M3[arrays["scales"]])
+
+
+def _mxfp4_mlx(arrays: Arrays, size: Size) -> Affine:
+    return mxfp4_matrix(_of_words(arrays), np.ascontiguousarray(arrays["scales"]))
+
+
+def _of_words(arrays: Arrays) -> npt.NDArray[np.uint8]:
+    return look_up_pairs(np.ascontiguousarray(arrays["weight"]).view(np.uint8))
 
 
 def _nvfp4(q: npt.NDArray[np.uint8], scale: npt.NDArray[np.float32]) -> Affine:
@@ -124,6 +152,11 @@ def _scales(types: tuple[str, ...]) -> Part:
 _CODES = Part(("U8",), lambda size: ((size.rows, size.columns // 2),))
 _FACTOR = Part(FLOATS, lambda size: SCALAR_SHAPES)
 
+_MLX_PARTS = {
+    "weight": Part(("U32",), lambda size: ((size.rows, size.columns // 8),)),
+    "scales": _scales(("U8",)),
+}
+
 FLOAT4_LAYOUTS: dict[LayoutName, Layout] = {
     "nvfp4": Layout(
         "NVFP4",
@@ -169,6 +202,27 @@ FLOAT4_LAYOUTS: dict[LayoutName, Layout] = {
         _sample(FLOAT4_ZERO),
         infer=lambda header: _MX,
         ignored=("input_scale",),
+        cpu_bits=4,
+    ),
+    "mlx_nvfp4": Layout(
+        "NVFP4",
+        "weight",
+        _MLX_PARTS,
+        _eight_per_word(_NVFP4),
+        _nvfp4_mlx,
+        _sample(FLOAT4_ZERO),
+        accepts=_has_groups_of(16),
+        stacked=True,
+    ),
+    "mlx_mxfp4": Layout(
+        "MXFP4",
+        "weight",
+        _MLX_PARTS,
+        _eight_per_word(_MX),
+        _mxfp4_mlx,
+        _sample(FLOAT4_ZERO),
+        accepts=_has_groups_of(32),
+        stacked=True,
         cpu_bits=4,
     ),
     "mxfp6": Layout(

@@ -15,6 +15,7 @@ from penstock.quant.safetensors.quantization_schemes import (
     Float8Scheme,
     Grouping,
     IntegerScheme,
+    LayoutName,
     MixedScheme,
     Mxfp4Scheme,
     Scheme,
@@ -28,6 +29,9 @@ KNOWN = (
 )
 GPTQ_BITS = (2, 3, 4, 8)
 MLX_BITS = (2, 3, 4, 5, 6, 8)
+MLX_FLOAT4 = {"mxfp4": (4, 32), "nvfp4": (4, 16)}
+"""The modes of 4-bit floats, with their bits and group sizes."""
+MLX_LAYOUTS: tuple[LayoutName, ...] = ("mlx", "mlx_mxfp4", "mlx_nvfp4")
 
 
 _FLOAT4 = IntegerScheme(("nvfp4_modelopt", "mxfp4_modelopt"), symmetric=True)
@@ -250,9 +254,12 @@ def _mlx(path: Path) -> IntegerScheme:
         for name, value in given.items()
         if isinstance(value, _MlxGroups)
     }
-    return IntegerScheme(("mlx",), _mlx_grouping(whole, where), own=own)
+    return IntegerScheme(MLX_LAYOUTS, _mlx_grouping(whole, where), own=own)
 
 
 def _mlx_grouping(groups: _MlxGroups, where: str) -> Grouping:
-    refuse_unless(groups.mode, ("affine",), f"{where}: mode")
+    refuse_unless(groups.mode, ("affine", *MLX_FLOAT4), f"{where}: mode")
+    if groups.mode in MLX_FLOAT4:
+        refuse_unless((groups.bits, groups.group_size), (MLX_FLOAT4[groups.mode],), where)
+        return Grouping(groups.bits, groups.group_size)
     return grouping(groups.bits, groups.group_size, MLX_BITS, where)

@@ -21,6 +21,8 @@ LayoutName = Literal[
     "mxfp4",
     "mxfp4_modelopt",
     "mxfp6",
+    "mlx_nvfp4",
+    "mlx_mxfp4",
     "hqq",
     "hqq_rows",
     "bnb_4bit",
