@@ -164,3 +164,32 @@ def _add_gemma4(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_head_count_kv(heads[0])
     else:
         writer.add_head_count_kv([heads[own] for own in slides])
+
+
+def export_assistant(decoder: Any, target_width: int, path: Path) -> None:
+    """Write an assistant of Gemma 4 to `path`. `decoder`: its tensors, and the config of its
+    decoder."""
+    config, layers = decoder.config, decoder.config.num_hidden_layers
+    architecture = "gemma4-assistant"
+    writer = gguf.GGUFWriter(str(path), architecture)
+    writer.add_block_count(layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    config.final_logit_softcapping = config.final_logit_softcapping or 0.0
+    _add_gemma4(writer, config)
+    writer.add_uint32(f"{architecture}.nextn_predict_layers", layers)
+    writer.add_uint32(f"{architecture}.embedding_length_out", target_width)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA4, layers)
+    for name, values in _tensors(decoder, "gemma4"):
+        if name.startswith("masked_embedding"):
+            continue
+        known = f"nextn.{name}" if "_projection" in name else name
+        if name.startswith("model."):
+            known = names.get_name(name, (".weight",))
+        writer.add_tensor(known, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

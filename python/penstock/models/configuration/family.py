@@ -15,6 +15,8 @@ from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.gguf_encoder import gguf_encoder_spec
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.unsupported_keys import HF_NEUTRAL, refuse_unsupported
+from penstock.models.decoder.assistant_spec import AssistantSpec
+from penstock.models.decoder.assistant_weights import AssistantNames
 from penstock.models.decoder.mtp_layer import with_mtp
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES, TensorNames
@@ -179,10 +181,34 @@ class MediaFamily:
 
 
 @dataclass(frozen=True, slots=True)
+class AssistantFamily:
+    """The assistants of a family, which draft for its models.
+
+    - `architecture`, `model_type`: those in config.json.
+    - `read_keys(keys, where)`: reads the spec from the keys of a config.json. Raises ModelError
+      that starts with `where` and names the key at fault.
+    - `names`: the names of the tensors of a folder.
+    - `gguf_architecture`, `read_gguf(file)`, `gguf_names`: the same for GGUF files; "", None and
+      None without.
+    - `targets`: the `architecture` of the specs of models for which they draft.
+    """
+
+    architecture: str
+    model_type: str
+    read_keys: Callable[[Mapping[str, Any], str], AssistantSpec]
+    names: AssistantNames
+    targets: tuple[str, ...]
+    gguf_architecture: str = ""
+    read_gguf: Callable[[GgufFile], AssistantSpec] | None = None
+    gguf_names: AssistantNames | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
-    """A model family, with its declarations for Hugging Face folders (`hf`), GGUF files (`gguf`)
-    and media (`media`)."""
+    """A model family, with its declarations for Hugging Face folders (`hf`), GGUF files (`gguf`),
+    media (`media`) and assistants (`assistant`)."""
 
     hf: HfDecoder[Any] | HfEncoder | None = None
     gguf: GgufDecoder | GgufEncoder | None = None
     media: MediaFamily | None = None
+    assistant: AssistantFamily | None = None

@@ -58,7 +58,7 @@ class MtpHead(Generic[Tensor]):
           position itself. Adapters, media and recurrent states do not count.
         - `rows`, `index`: the hidden state of the target (or of the head, if it predicts further
           tokens) at each position is rows[index[t]]: [M, W], [T].
-        - `caches`: one, with the size in `caches` of this object.
+        - `caches`: the last one has the size in `caches` of this object.
         """
         inputs = replace(inputs, adapters=None, sampled_adapters=None, media=None, states=None)
         embedded = self._layer.embed(ops, inputs)
@@ -66,4 +66,4 @@ class MtpHead(Generic[Tensor]):
         embedded = ops.linear(self._embedding_norm.of(ops, embedded), self._of_embedding)
         hidden = ops.linear(self._hidden_norm.of(ops, hidden), self._of_hidden)
         start = ops.add(embedded, hidden)
-        return self._layer.forward_all(ops, inputs, caches, start=start)
+        return self._layer.forward_all(ops, inputs, caches[-1:], start=start)

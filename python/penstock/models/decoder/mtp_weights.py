@@ -100,6 +100,14 @@ def _equal(checkpoint: Checkpoint, own: str, of_model: str) -> bool:
     return equal_matrices(checkpoint.matrix(own), checkpoint.matrix(of_model))
 
 
+def column_halves(whole: Matrix, width: int) -> tuple[Linear, Linear]:
+    """Return the first and the last `width` columns of a matrix of twice as many."""
+    if width % column_step(whole):
+        whole = Dense(dequantize(whole), "f32")
+    first, last = slice(0, width), slice(width, 2 * width)
+    return Linear((take_columns(whole, first),)), Linear((take_columns(whole, last),))
+
+
 class MtpWeights:
     """The weights of an MTP head. `layer`: those of its layer and its norm, as a decoder."""
 
@@ -154,12 +162,7 @@ class MtpWeights:
     def projections(self) -> tuple[Linear, Linear]:
         """Return the projections [W, W] of the normalized embedding and of the normalized hidden
         state, whose results are added."""
-        whole, width = self._parts.matrix("fc"), self.layer.spec.hidden_size
-        if width % column_step(whole):
-            whole = Dense(dequantize(whole), "f32")
-        halves = (slice(0, width), slice(width, 2 * width))
-        embedding, hidden = (Linear((take_columns(whole, half),)) for half in halves)
-        return embedding, hidden
+        return column_halves(self._parts.matrix("fc"), self.layer.spec.hidden_size)
 
     def norms(self) -> tuple[Vector, Vector]:
         """Return the weights [W] of the norms of the embedding and of the hidden state."""

@@ -4,6 +4,7 @@ in some models inputs per layer, shared caches, or experts beside the feed-forwa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,21 @@ from typing import Any, Final
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder, MediaFamily
+from penstock.models.configuration.family import (
+    AssistantFamily,
+    Family,
+    GgufDecoder,
+    HfDecoder,
+    MediaFamily,
+)
+from penstock.models.configuration.gemma4_assistant import (
+    GGUF_ARCHITECTURE,
+    AssistantConfig,
+    read_assistant,
+    read_gguf_assistant,
+)
+from penstock.models.configuration.gemma4_assistant import GGUF_NAMES as GGUF_ASSISTANT_NAMES
+from penstock.models.configuration.gemma4_assistant import NAMES as ASSISTANT_NAMES
 from penstock.models.configuration.gemma4_audio import gemma4_audio
 from penstock.models.configuration.gemma4_media import (
     BUDGETS,
@@ -32,6 +47,7 @@ from penstock.models.configuration.mmproj import (
     size,
     vision_names,
 )
+from penstock.models.decoder.assistant_spec import AssistantSpec
 from penstock.models.media.image_config import HALF
 from penstock.models.media.images_and_audio import ImagesAndAudio
 from penstock.models.media.tiles import Normalization
@@ -220,18 +236,36 @@ def tensor_name(name: str) -> str:
     return name.replace(".experts.", ".mlp.experts.")
 
 
+_HF: Final = HfDecoder(
+    "gemma4",
+    "Gemma4ForCausalLM",
+    Gemma4TextConfig,
+    text_spec,
+    INPUT_NAMES,
+    model_type="gemma4_text",
+    headless="Gemma4TextModel",
+    is_reranker=False,
+    tensor_name=tensor_name,
+)
+
+
+def assistant_spec(keys: Mapping[str, Any], where: str) -> AssistantSpec:
+    """Read an assistant. See AssistantFamily."""
+    return read_assistant(keys, _HF, AssistantConfig, where)
+
+
 FAMILY = Family(
-    hf=HfDecoder(
-        "gemma4",
-        "Gemma4ForCausalLM",
-        Gemma4TextConfig,
-        text_spec,
-        INPUT_NAMES,
-        model_type="gemma4_text",
-        headless="Gemma4TextModel",
-        is_reranker=False,
-        tensor_name=tensor_name,
-    ),
+    hf=_HF,
     gguf=GgufDecoder("gemma4", gguf_text_spec, GGUF_INPUT_NAMES),
     media=MediaFamily("Gemma4ForConditionalGeneration", read_folder, ("gemma4v",), read_mmproj),
+    assistant=AssistantFamily(
+        "Gemma4AssistantForCausalLM",
+        "gemma4_assistant",
+        assistant_spec,
+        ASSISTANT_NAMES,
+        ("gemma4", "gemma4_unified"),
+        GGUF_ARCHITECTURE,
+        read_gguf_assistant,
+        GGUF_ASSISTANT_NAMES,
+    ),
 )

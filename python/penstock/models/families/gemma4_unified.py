@@ -3,14 +3,22 @@ one layer, without a tower. In GGUF files, the language model is that of Gemma 4
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.models.configuration.family import Family, HfDecoder, MediaFamily
+from penstock.models.configuration.family import (
+    AssistantFamily,
+    Family,
+    HfDecoder,
+    MediaFamily,
+)
+from penstock.models.configuration.gemma4_assistant import NAMES as ASSISTANT_NAMES
+from penstock.models.configuration.gemma4_assistant import UnifiedAssistantConfig, read_assistant
 from penstock.models.configuration.gemma4_media import (
     BUDGETS,
     MediaConfig,
@@ -21,6 +29,7 @@ from penstock.models.configuration.gemma4_text import Gemma4UnifiedTextConfig, t
 from penstock.models.configuration.gemma_text import INPUT_NAMES
 from penstock.models.configuration.media_config import read_model_config
 from penstock.models.configuration.mmproj import matrix_shape, size
+from penstock.models.decoder.assistant_spec import AssistantSpec
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.spec_limits import MAX_WIDTH, check_sizes
 from penstock.models.media.tiles import Normalization
@@ -133,22 +142,37 @@ def tensor_name(name: str) -> str:
     return embedder.replace("embed_vision.embedding_projection", f"embed_vision.{NAMES.projection}")
 
 
+_HF: Final = HfDecoder(
+    "gemma4_unified",
+    "Gemma4UnifiedForCausalLM",
+    Gemma4UnifiedTextConfig,
+    spec,
+    INPUT_NAMES,
+    model_type="gemma4_unified_text",
+    headless="Gemma4UnifiedTextModel",
+    is_reranker=False,
+)
+
+
+def assistant_spec(keys: Mapping[str, Any], where: str) -> AssistantSpec:
+    """Read an assistant. See AssistantFamily."""
+    return read_assistant(keys, _HF, UnifiedAssistantConfig, where)
+
+
 FAMILY = Family(
-    hf=HfDecoder(
-        "gemma4_unified",
-        "Gemma4UnifiedForCausalLM",
-        Gemma4UnifiedTextConfig,
-        spec,
-        INPUT_NAMES,
-        model_type="gemma4_unified_text",
-        headless="Gemma4UnifiedTextModel",
-        is_reranker=False,
-    ),
+    hf=_HF,
     media=MediaFamily(
         "Gemma4UnifiedForConditionalGeneration",
         read_folder,
         ("gemma4uv",),
         read_mmproj,
         tensor_name,
+    ),
+    assistant=AssistantFamily(
+        "Gemma4UnifiedAssistantForCausalLM",
+        "gemma4_unified_assistant",
+        assistant_spec,
+        ASSISTANT_NAMES,
+        ("gemma4", "gemma4_unified"),
     ),
 )

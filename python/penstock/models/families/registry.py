@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import (
+    AssistantFamily,
     Family,
     GgufDecoder,
     GgufEncoder,
@@ -113,6 +114,17 @@ PROJECTORS: Final = {
 }
 """Type of the projector in an `mmproj` GGUF file -> the media side that it has."""
 
+ASSISTANTS: Final = {
+    family.assistant.architecture: family.assistant
+    for family in FAMILIES
+    if family.assistant is not None
+}
+"""Architecture of an assistant in a config.json -> the family."""
+
+GGUF_ASSISTANTS: Final = {
+    family.gguf_architecture: family for family in ASSISTANTS.values() if family.gguf_architecture
+}
+
 _HF_NAMES: Final = {family.name: family.names for family in _DECODERS} | {
     family.gguf.architecture: family.hf.names
     for family in FAMILIES
@@ -137,9 +149,18 @@ class _Named(msgspec.Struct):
         return [MODEL_TYPES[self.model_type]]
 
     @property
+    def assistant(self) -> AssistantFamily | None:
+        """The family of the assistant that the config names, or None."""
+        known = {family.model_type: family for family in ASSISTANTS.values()}
+        found = [ASSISTANTS[name] for name in self.architectures or [] if name in ASSISTANTS]
+        return found[0] if found else known.get(self.model_type or "")
+
+    @property
     def fault(self) -> str:
         """The reason why the config selects no family. Names `architectures` and `model_type`."""
         names = ", ".join(self.candidates)
+        if self.assistant is not None:
+            return f"{self.assistant.architecture} only drafts for a model: name it as draft_model"
         if self.container is not None:
             return f"{self.container} over a {names or self.model_type} is not supported"
         model_type = "" if self.model_type is None else f"model_type {self.model_type!r}"
@@ -161,9 +182,21 @@ def is_known_folder(folder: Path) -> bool:
     """Return whether a family of ours has an architecture that the config.json of `folder`
     names."""
     named = _read_named(folder / "config.json")
-    return named.container is not None or any(
+    return (named.container or named.assistant) is not None or any(
         name in HF_ARCHITECTURES or name in ENCODER_ARCHITECTURES for name in named.candidates
     )
+
+
+def assistant_of_folder(folder: Path) -> AssistantFamily | None:
+    """Return the family of the assistant in a Hugging Face folder; None for another model."""
+    return _read_named(folder / "config.json").assistant
+
+
+def assistant_of_gguf(path: Path) -> AssistantFamily | None:
+    """Return the family of the assistant in a GGUF file; None for another model. Raises ModelError
+    if the file cannot be read."""
+    name = read_head(path).get("general.architecture")
+    return GGUF_ASSISTANTS.get(name) if isinstance(name, str) else None
 
 
 def embedding_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
@@ -292,6 +325,8 @@ def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufDecoder]:
     name = file.text("general.architecture")
     family = GGUF_DECODERS.get(name)
     if family is None:
+        if name in GGUF_ASSISTANTS:
+            raise ModelError(f"{file.path}: {name} only drafts for a model: name it as draft_model")
         known = ", ".join(sorted(GGUF_DECODERS))
         raise ModelError(f"{file.path}: {name} is not supported, known are {known}")
     spec = family.spec(file)

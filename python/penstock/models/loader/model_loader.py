@@ -21,6 +21,7 @@ from penstock.models.configuration.text_backbone import non_text_bytes, text_bac
 from penstock.models.decoder import per_layer_inputs
 from penstock.models.decoder.layer_weights import Weights
 from penstock.models.decoder.mtp_weights import MtpWeights, mtp_tensors
+from penstock.models.decoder.predicting_head import HeadWeights
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import TensorNames, gguf_names, headless_names
 from penstock.models.decoder.tensor_shapes import ignored_bytes, quantizable_names
@@ -65,7 +66,7 @@ class LoadedModel:
     - `load_note`: the reason for `extra_bytes`, for the log line about memory.
     - `media_spec`: the processor and the towers; None if the model reads only text.
     - `media`: the opened towers, in the order of `media_spec.towers`.
-    - `mtp`: the MTP head; None unless it was asked for.
+    - `mtp`: the MTP head, None unless it was asked for; or the assistant.
     """
 
     model_id: str
@@ -76,7 +77,7 @@ class LoadedModel:
     load_note: str = ""
     media_spec: MediaSpec | None = None
     media: tuple[LoadedTower, ...] = ()
-    mtp: MtpWeights | None = None
+    mtp: HeadWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class NativeBackend(NativeSampling):
             )
             self.mtp: NativeMtp | None = None
             if model.mtp is not None:
-                self.mtp = NativeMtp(self._decoder, model.mtp, self._ops, memory)
+                self.mtp = NativeMtp(self._decoder, self.caches, model.mtp, self._ops, memory)
             self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
             self.media = tower_media(model, self._ops, rows_of)
             self._memory = memory

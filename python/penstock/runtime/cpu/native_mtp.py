@@ -1,17 +1,21 @@
-"""The MTP head of a model on the native CPU backend."""
+"""The MTP head or the assistant of a model on the native CPU backend."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from penstock.kernels.native import NativeOps, plan_arguments
-from penstock.kernels.step_inputs import MediaRows, StepInputs
+from penstock.kernels.step_inputs import LayerCache, MediaRows, StepInputs
 from penstock.models.decoder.decoder import Decoder
-from penstock.models.decoder.mtp import MtpHead
-from penstock.models.decoder.mtp_weights import MtpWeights
+from penstock.models.decoder.predicting_head import (
+    HeadWeights,
+    PredictingHead,
+    pack_predicting_head,
+)
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cpu.kv_cache import KvCache
 from penstock.runtime.memory import MemoryPlan
@@ -21,11 +25,17 @@ class NativeMtp:
     """An `MtpRunner` with native kernels. `memory`: the sizes of the target's backend."""
 
     def __init__(
-        self, target: Decoder[Any], weights: MtpWeights, ops: NativeOps, memory: MemoryPlan
+        self,
+        target: Decoder[Any],
+        target_caches: Sequence[LayerCache[Any] | None],
+        weights: HeadWeights,
+        ops: NativeOps,
+        memory: MemoryPlan,
     ) -> None:
         """Pack the weights. Raises ModelError if they cannot be read."""
         self._ops = ops
-        self._head: MtpHead[Any] = MtpHead(target, weights, ops)
+        self._head: PredictingHead[Any] = pack_predicting_head(target, weights, ops)
+        self._target_caches = target_caches
         self._kv_cache = KvCache(replace(memory.cache, layers=self._head.caches))
         # The plan gathers hidden states from here, as other plans do with encoded media.
         self._rows: Any = np.zeros((memory.step_tokens, target.spec.hidden_size), np.float32)
@@ -46,7 +56,7 @@ class NativeMtp:
         )
         media = recorder.inputs.media
         assert media is not None
-        caches = self._kv_cache.caches
+        caches = [*self._target_caches, *self._kv_cache.caches]
         logits, hidden = self._head.forward(
             recorder, recorder.inputs, media.rows, media.index, caches
         )

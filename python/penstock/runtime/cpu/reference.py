@@ -41,13 +41,13 @@ class ReferenceBackend:
         self._decoder: Decoder[torch.Tensor] = Decoder(
             model.spec, model.weights, self._ops, memory.max_model_len, progress
         )
+        self.caches = torch_caches(memory.cache)
         self.mtp: ReferenceMtp | None = None
         if model.mtp is not None:
-            self.mtp = ReferenceMtp(self._decoder, model.mtp, self._ops, memory.cache)
+            self.mtp = ReferenceMtp(self._decoder, self.caches, model.mtp, self._ops, memory.cache)
         self._hidden: torch.Tensor | None = None
         self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
         self.media = tower_media(model, self._ops, _as_rows, torch.inference_mode)
-        self.caches = torch_caches(memory.cache)
         self.states: list[LayerState[torch.Tensor] | None] = [
             as_tensors(state) for state in StateCache(model.spec.states, memory.states).states
         ]

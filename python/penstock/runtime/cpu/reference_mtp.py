@@ -1,7 +1,8 @@
-"""The MTP head of a model on the reference backend. Imports torch."""
+"""The MTP head or the assistant of a model on the reference backend. Imports torch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -10,8 +11,11 @@ from penstock.kernels.numpy_bridge import as_tensors
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.decoder.decoder import Decoder
-from penstock.models.decoder.mtp import MtpHead
-from penstock.models.decoder.mtp_weights import MtpWeights
+from penstock.models.decoder.predicting_head import (
+    HeadWeights,
+    PredictingHead,
+    pack_predicting_head,
+)
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cache_shape import CacheShape
 
@@ -36,13 +40,15 @@ class ReferenceMtp:
     def __init__(
         self,
         target: Decoder[torch.Tensor],
-        weights: MtpWeights,
+        target_caches: Sequence[LayerCache[torch.Tensor] | None],
+        weights: HeadWeights,
         ops: Ops[torch.Tensor],
         cache: CacheShape,
     ) -> None:
         """Pack the weights. Raises ModelError if they cannot be read."""
         self._ops = ops
-        self._head: MtpHead[torch.Tensor] = MtpHead(target, weights, ops)
+        self._head: PredictingHead[torch.Tensor] = pack_predicting_head(target, weights, ops)
+        self._target_caches = target_caches
         self._caches = torch_caches(replace(cache, layers=self._head.caches))
 
     def run(self, inputs: StepInputs[Ints], rows: Floats, index: Ints) -> tuple[Floats, Floats]:
@@ -50,6 +56,7 @@ class ReferenceMtp:
         tensors: StepInputs[torch.Tensor] = as_tensors(inputs)
         states, indices = torch.from_numpy(rows), torch.from_numpy(index)
         with torch.inference_mode():
-            found = self._head.forward(self._ops, tensors, states, indices, self._caches)
+            caches = [*self._target_caches, *self._caches]
+            found = self._head.forward(self._ops, tensors, states, indices, caches)
         logits, hidden = (result.numpy() for result in found)
         return logits, hidden

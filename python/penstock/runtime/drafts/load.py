@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from penstock.base.errors import ModelError
-from penstock.config import EngineSettings
+from penstock.config import EngineSettings, read_environment
+from penstock.models.decoder.mtp_weights import MtpWeights
+from penstock.models.decoder.predicting_head import HeadWeights
+from penstock.models.hub.hub_access import hub_access_of
 from penstock.models.hub.model_files import ModelFiles
+from penstock.models.hub.sources import resolve_model
+from penstock.models.loader.assistant_loader import assistant_family
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.backend import Backend
 from penstock.runtime.drafter import Drafter
+from penstock.runtime.drafts.assistant import open_assistant
 from penstock.runtime.drafts.memory import DrafterMemory
 from penstock.runtime.drafts.mtp import OpenedMtp
 from penstock.runtime.drafts.open_draft_model import open_draft_model
@@ -20,6 +26,11 @@ from penstock.runtime.row_table import RowTable
 
 class OpenedDrafter(Protocol):
     """A drafter whose files have been checked, and whose weights are not packed yet."""
+
+    @property
+    def head(self) -> HeadWeights | None:
+        """The weights that the backend of the target packs; None if the drafter has a backend of
+        its own."""
 
     def memory(self, plan: MemoryPlan) -> DrafterMemory:
         """Return the memory that the drafter needs beside a target with the sizes of `plan`."""
@@ -43,8 +54,16 @@ def open_drafter(
     if not settings.speculates:
         return None
     if settings.draft_model is not None:
-        return open_draft_model(settings.draft_model, files, model, settings, home)
-    return None if model.mtp is None else OpenedMtp(model.spec, model.mtp)
+        environment = read_environment()
+        access, home_folder = hub_access_of(environment), home or environment.home
+        draft_files = resolve_model(settings.draft_model, home_folder, access)
+        family = assistant_family(draft_files)
+        if family is not None:
+            return open_assistant(draft_files, family, files, model, settings)
+        return open_draft_model(draft_files, files, model, settings, home)
+    if not isinstance(model.mtp, MtpWeights):
+        return None
+    return OpenedMtp(model.spec, model.mtp)
 
 
 def mtp_of(settings: EngineSettings) -> Literal["ignored", "required"]:

@@ -28,16 +28,16 @@ from penstock.scheduler.types import Draft, DraftSource, SampledToken, StepPlan
 
 @dataclass(frozen=True, slots=True)
 class OpenedMtp:
-    """The MTP head of a model with the spec `spec`."""
+    """The MTP head of a model with the spec `spec`. `head`: its weights."""
 
     spec: DecoderSpec
-    weights: MtpWeights
+    head: MtpWeights
 
     def memory(self, plan: MemoryPlan) -> DrafterMemory:
         """Return the memory that the head needs beside a target with the sizes of `plan`. Its
         activations use the memory of the target's."""
         return DrafterMemory(
-            weight_bytes=self.weights.packed_bytes(size_bytes),
+            weight_bytes=self.head.packed_bytes(size_bytes),
             cache=replace(plan.cache, layers=mtp_decoder(self.spec).caches),
             buffer_bytes=4 * plan.step_tokens * self.spec.hidden_size,
         )

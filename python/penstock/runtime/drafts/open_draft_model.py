@@ -8,10 +8,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.config import EngineSettings, read_environment
-from penstock.models.hub.hub_access import hub_access_of
+from penstock.config import EngineSettings
 from penstock.models.hub.model_files import ModelFiles
-from penstock.models.hub.sources import resolve_model
 from penstock.models.loader.model_loader import LoadedModel, load_model
 from penstock.runtime.backend import Backend
 from penstock.runtime.cpu.native import NativeBackend
@@ -42,6 +40,11 @@ class OpenedDraftModel:
     packed_bytes: int
     target_vocab: int
     home: Path | None
+
+    @property
+    def head(self) -> None:
+        """See `OpenedDrafter.head`."""
+        return None
 
     def memory(self, plan: MemoryPlan) -> DrafterMemory:
         """Return the memory that the draft model needs beside a target with the sizes of `plan`."""
@@ -79,16 +82,16 @@ class OpenedDraftModel:
 
 
 def open_draft_model(
-    name: str, files: ModelFiles, model: LoadedModel, settings: EngineSettings, home: Path | None
+    draft_files: ModelFiles,
+    files: ModelFiles,
+    model: LoadedModel,
+    settings: EngineSettings,
+    home: Path | None,
 ) -> OpenedDraftModel:
-    """Return the draft model `name` for the target `model`, whose files are `files`.
+    """Return the draft model in `draft_files` for the target `model`, whose files are `files`.
 
-    Raises ModelError if it is not found, cannot be read, has recurrent layers or has another
-    vocabulary.
+    Raises ModelError if it cannot be read, has recurrent layers or has another vocabulary.
     """
-    environment = read_environment()
-    access = hub_access_of(environment)
-    draft_files = resolve_model(name, home or environment.home, access)
     draft = load_model(draft_files, settings.dtype, bits=integer_bits(settings))
     if draft.spec.is_recurrent:
         raise ModelError(
