@@ -20,6 +20,7 @@ from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenDelta, TokenRequest
 from penstock.runtime import CpuRuntime
 from penstock.scheduler.prefill_budget import PrefillBudget
+from penstock.scheduler.step_costs import StepCosts
 from tests.support.checkpoints.small_llama import write_small_llama
 from tests.support.checkpoints.tiny_tokenizer import IM_END
 
@@ -96,6 +97,13 @@ def drafted(
     started.close()
 
 
+def cheap_draft_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a draft token cost a twentieth of a step, and the drafter nothing, on any machine."""
+    for costs in (PrefillBudget, StepCosts):
+        monkeypatch.setattr(costs, "token_cost", lambda self, rows: 0.05)
+        monkeypatch.setattr(costs, "step_token_s", lambda self, rows: 1e6)
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"max_num_batched_tokens": 20}, {"num_blocks": 25}, {"max_num_seqs": 2}],
@@ -106,7 +114,7 @@ def test_speculation_changes_no_answer(
 ) -> None:
     plain, accepted = answers(runtime, requests(), enable_prefix_caching=False)
     assert accepted == 0
-    monkeypatch.setattr(PrefillBudget, "token_cost", lambda self, rows: 0.05)
+    cheap_draft_tokens(monkeypatch)
     speculated, accepted = answers(runtime, requests(), speculative_algorithm="ngram", **options)
     assert accepted > 100
     for id, tokens in plain.items():
@@ -122,8 +130,7 @@ def test_a_draft_model_changes_no_answer(
     drafted: CpuRuntime, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
 ) -> None:
     plain, _ = answers(drafted, requests(), enable_prefix_caching=False)
-    monkeypatch.setattr(PrefillBudget, "token_cost", lambda self, rows: 0.05)
-    monkeypatch.setattr(PrefillBudget, "step_token_s", lambda self, rows: 1e6)
+    cheap_draft_tokens(monkeypatch)
     core = core_of(drafted, draft_model="draft", **options)
     for _ in range(2):  # the second time with prefixes in the cache
         speculated, _ = answers(core, requests())

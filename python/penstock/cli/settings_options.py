@@ -236,7 +236,8 @@ ENGINE_OPTIONS: Final = (
             "draft_model",
             ("--draft-model", "--model-draft", "--speculative-draft-model-path"),
             str,
-            "Smaller model with the same vocabulary that proposes draft tokens: a path or an id.",
+            "Smaller model with the same vocabulary, or Gemma 4 assistant, that proposes draft"
+            " tokens: a path or an id.",
             "none",
             "PATH",
         ),

@@ -127,8 +127,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
       `max_queue`: maximum number of waiting sequences; further requests are refused with 429.
       `speculative_algorithm`: "ngram" copies draft tokens from the request's own text; "mtp" also
       drafts with the MTP heads of the model. Draft tokens do not change the answers.
-      `draft_model`: a smaller model with the same vocabulary, which also proposes draft tokens; a
-      path or a Hugging Face id like `model`. None: none.
+      `draft_model`: a smaller model with the same vocabulary, or the assistant of the model, which
+      also proposes draft tokens; a path or a Hugging Face id like `model`. None: none.
       `num_draft_tokens`: most draft tokens that MTP heads or the draft model propose for a sequence
       in a step.
     """

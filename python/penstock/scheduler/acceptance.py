@@ -15,7 +15,8 @@ from typing import Final
 INITIAL_RATE: Final = 0.7
 """The assumed acceptance rate of a source that has not been measured."""
 LEAST_GAIN: Final = 1.05
-"""Drafts are proposed if they are expected to make tokens this many times as fast."""
+"""Drafts begin if they are expected to make tokens this many times as fast. They go on until they
+are expected to make them slower, so that noise does not switch them."""
 _PRIOR_WEIGHT: Final = 4.0
 """The prior rate counts as this many observations."""
 
@@ -69,10 +70,10 @@ def speedup(probabilities: Sequence[float], cost: float) -> float:
     return (1.0 + sum(probabilities)) / (1.0 + cost * len(probabilities))
 
 
-def best_length(probabilities: Sequence[float], cost: float) -> int:
-    """Return the length of the draft with the greatest speedup, 0 if none reaches `LEAST_GAIN`. See
+def best_length(probabilities: Sequence[float], cost: float, least_gain: float = LEAST_GAIN) -> int:
+    """Return the length of the draft with the greatest speedup, 0 if none exceeds `least_gain`. See
     `speedup`."""
-    best, length = LEAST_GAIN, 0
+    best, length = least_gain, 0
     tokens = 1.0
     for count, probability in enumerate(probabilities, 1):
         tokens += probability

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from statistics import median_low
 from typing import Final
 
 from penstock.scheduler.acceptance import rates_of_engine
 from penstock.scheduler.types import Chunk, DraftSource, StepResult
 
-_WEIGHT: Final = 1 / 8
-_OUTLIER: Final = 4.0
+_WINDOW: Final = 33
+"""Most measured steps of a size."""
 _LONGEST_DECODE: Final = 16
 """A step with a longer chunk computes a prompt, so its time says nothing about drafts."""
 
@@ -27,7 +29,7 @@ class Drafting:
         self.max_drafts = max_drafts
         self.acceptance = rates_of_engine(max_drafts)
         self.seconds = 0.0
-        self._token_s: dict[int, float] = {}
+        self._token_s: dict[int, deque[float]] = {}
 
     def measure(self, chunks: Iterable[Chunk], result: StepResult) -> None:
         """Measure the drafter's time per token in a step with these `chunks`, in which it computed
@@ -35,22 +37,19 @@ class Drafting:
         drafted = sum(len(draft.token_ids) for draft in result.drafts)
         if not drafted or any(chunk.length > _LONGEST_DECODE for chunk in chunks):
             return
-        size, token_s = _size(len(result.drafts)), result.draft_s / drafted
-        before = self._token_s.get(size)
-        if before is None:
-            self._token_s[size] = token_s
-        else:
-            token_s = min(token_s, _OUTLIER * before)
-            self._token_s[size] = before + _WEIGHT * (token_s - before)
+        samples = self._token_s.setdefault(_size(len(result.drafts)), deque(maxlen=_WINDOW))
+        samples.append(result.draft_s / drafted)
 
     def token_s(self, rows: int) -> float:
         """Return the seconds that the drafter takes per draft token in a step with `rows` drafts: 0
-        if unknown, so that the first drafts are measured. A size that was not measured has the time
-        of the closest one that was."""
+        if unknown, so that the first drafts are measured. It is the median of the last steps. A
+        size that was not measured has the time of the closest one that was."""
         if not self._token_s:
             return 0.0
         size = _size(rows)
-        return self._token_s[min(self._token_s, key=lambda known: (abs(known - size), known))]
+        return median_low(
+            self._token_s[min(self._token_s, key=lambda known: (abs(known - size), known))]
+        )
 
 
 def _size(rows: int) -> int:

@@ -254,6 +254,9 @@ class Scheduler:
             self._last_step_s = duration_s
             own_s = max(duration_s - result.draft_s, 0.0)
             self._planner.prefill_budget.observe(builder.num_tokens, own_s)
+            if all(chunk.samples and chunk.length == 1 for chunk in builder.chunks):
+                rows, drafts_of_step = len(builder.chunks), builder.num_draft_tokens
+                self._planner.step_costs.observe(rows, drafts_of_step, own_s)
         if self._drafting is not None:
             self._drafting.seconds += result.draft_s
             if builder.drafts is not None and not builder.drafts.lags:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-from penstock.scheduler.acceptance import AcceptanceRates, best_length, speedup
+from penstock.scheduler.acceptance import LEAST_GAIN, AcceptanceRates, best_length, speedup
 from penstock.scheduler.drafting import Drafting
 from penstock.scheduler.ngram_speculation import NgramSpeculator
 from penstock.scheduler.types import DraftSource
@@ -42,6 +42,7 @@ class Speculator:
         self._drafts: tuple[int, ...] = ()
         self._drafts_after = 0
         self._proposed: DraftSource = "ngram"
+        self._pays = False
         self._skipped = 0
         self._probe_every = _PROBE_EVERY
 
@@ -88,12 +89,14 @@ class Speculator:
         without drafts."""
         if self._acceptance is None:
             return 0
-        return best_length(self._acceptance.probabilities(most), cost)
+        least = 1.0 if self._pays else LEAST_GAIN
+        return best_length(self._acceptance.probabilities(most), cost, least)
 
     def wanted(self, most: int, cost: float) -> int:
         """Return how many tokens the drafter shall propose, up to `most`, which is positive. See
         `pays`."""
         length = self.pays(most, cost)
+        self._pays = length > 0
         if length:
             self._skipped, self._probe_every = 0, _PROBE_EVERY
             return length

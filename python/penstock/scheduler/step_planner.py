@@ -20,6 +20,7 @@ from penstock.scheduler.queues import MAX_PASSED, SequenceQueues
 from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.state_saves import StateSaves
 from penstock.scheduler.step_builder import StepBuilder
+from penstock.scheduler.step_costs import StepCosts
 
 
 class StepPlanner:
@@ -47,6 +48,7 @@ class StepPlanner:
         self._speculates = speculates
         self._drafting = drafting
         self.prefill_budget = PrefillBudget(min_share=queues.cache.block_size)
+        self.step_costs = StepCosts()
         self.prefilled = 0
         """Prefill tokens planned so far."""
 
@@ -96,15 +98,17 @@ class StepPlanner:
 
     def _draft_planner(self) -> DraftPlanner | None:
         """Return the planner of the draft tokens of the next step, None if it has none."""
-        if not self._may_speculate():
+        cache, rows, fitted = self._queues.cache, len(self._queues.running), self.prefill_budget
+        if not self._may_speculate() or self.step_costs.take_plain(rows):
             return None
-        cache, rows, costs = self._queues.cache, len(self._queues.running), self.prefill_budget
         decodes = max(rows, 1)  # the first prompt makes the first row
-        cost = costs.token_cost(decodes)
+        cost = self.step_costs.token_cost(decodes) or fitted.token_cost(decodes)
+        token_cost = cost if rows else 1.0
         if self._drafting is None or cost >= 1.0:
-            return DraftPlanner(cache, rows, costs.token_cost(rows))
-        cost += self._drafting.token_s(decodes) / costs.step_token_s(decodes)
-        return DraftPlanner(cache, rows, costs.token_cost(rows), self._drafting, cost)
+            return DraftPlanner(cache, rows, token_cost)
+        step_token_s = self.step_costs.step_token_s(decodes) or fitted.step_token_s(decodes)
+        cost += self._drafting.token_s(decodes) / step_token_s
+        return DraftPlanner(cache, rows, token_cost, self._drafting, cost)
 
     def _may_speculate(self) -> bool:
         """Return whether the step may have draft tokens. They share the logits rows of a step with
