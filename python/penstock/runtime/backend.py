@@ -37,12 +37,12 @@ class SamplingOps(Protocol):
 
 
 class MtpRunner(Protocol):
-    """The MTP head of a model on a backend, with its own KV cache in blocks with the numbers of the
-    target's."""
+    """The MTP head or the assistant of a model on a backend. An MTP head has its own KV cache in
+    blocks with the numbers of the target's; an assistant reads the target's."""
 
     def run(self, inputs: StepInputs[Ints], rows: Floats, index: Ints) -> tuple[Floats, Floats]:
-        """Run the head over T tokens; see `MtpHead.forward`. `rows` has at most as many rows as a
-        step has tokens.
+        """Run the head over T tokens; see `PredictingHead.forward`. `rows` has at most as many rows
+        as a step has tokens.
 
         Return the logits [S, V] float32 and the hidden states [T, W] float32, valid until the next
         call of this method or of `Backend.logits`.
@@ -79,7 +79,7 @@ class Backend(SamplingOps, Protocol):
 
     @property
     def mtp(self) -> MtpRunner | None:
-        """The MTP head, or None for a model that was loaded without it."""
+        """The MTP head or the assistant, or None for a model that was loaded without."""
 
     def prepare(self, used_blocks: int) -> bool:
         """Allocate memory of the KV cache beyond the first `used_blocks` blocks. Return value: see

@@ -19,8 +19,8 @@ Floats = npt.NDArray[np.float32]
 
 
 class Drafter(Protocol):
-    """Proposes draft tokens after each step. It keeps its own keys and values in blocks with the
-    numbers of the target's KV blocks, so a prefix hit or a preemption needs no message."""
+    """Proposes draft tokens after each step. Its own keys and values, if it has some, are in blocks
+    with the numbers of the target's KV blocks, so a prefix hit or a preemption needs no message."""
 
     @property
     def source(self) -> DraftSource:
@@ -28,8 +28,8 @@ class Drafter(Protocol):
 
     @property
     def reads_hidden(self) -> bool:
-        """Whether `propose` needs the hidden states of all tokens of the step (an MTP head does, a
-        draft model does not)."""
+        """Whether `propose` needs the hidden states of all tokens of the step (an MTP head and an
+        assistant do, another draft model does not)."""
 
     def propose(
         self, plan: StepPlan, sampled: Sequence[SampledToken], hidden: Floats | None
