@@ -153,9 +153,9 @@ class AssistantDrafter:
         logits, following = self._assistant.run(inputs, states, index)
         if self._centroids is not None:
             logits = self._centroids.logits(logits)
-        following = following.copy()
+        kept: Floats = following.copy()
         self._sample(rows, logits)
-        return following
+        return kept
 
     def _last_tokens(self, rows: list[_Row], numbers: npt.NDArray[np.intp], last: Ints) -> Ints:
         known = self._rows.tokens_at(numbers, last).tolist()
