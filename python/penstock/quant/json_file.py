@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,10 +21,12 @@ def read_json(path: Path, kind: type[T], limit_bytes: int = MAX_JSON_BYTES) -> T
     fault."""
     try:
         with path.open("rb") as file:
-            data = file.read(limit_bytes + 1)
+            # A read of the limit would allocate it, however small the file is.
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(size) if size <= limit_bytes else b""
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) > limit_bytes:
+    if size > limit_bytes:
         raise ModelError(f"{path}: larger than {limit_bytes} bytes")
     return decode_json(data, kind, str(path))
 

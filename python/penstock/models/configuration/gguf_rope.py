@@ -14,6 +14,7 @@ from penstock.models.decoder.rope_spec import (
     RopeScaling,
     YarnScaling,
 )
+from penstock.models.decoder.spec_limits import MAX_WIDTH
 from penstock.models.decoder.tensor_names import LONGROPE_FACTORS
 from penstock.quant.gguf.gguf_file import GgufFile
 
@@ -48,9 +49,10 @@ def gguf_rope_axes(file: GgufFile, architecture: str) -> tuple[int, ...]:
     key = f"{architecture}.rope.dimension_sections"
     if key not in file.metadata:
         return ()
-    sections = [int(pairs) for pairs in file.numbers(key)]
-    if len(sections) not in (3, 4) or min(sections) < 0 or any(sections[3:]):
-        raise ModelError(f"{file.path}: {key} {sections} is not a list of three sizes")
+    given = file.numbers(key)
+    sections = given.tolist() if len(given) in (3, 4) and given.dtype.kind in "iu" else [-1]
+    if not 0 <= min(sections) <= max(sections) <= MAX_WIDTH or any(sections[3:]):
+        raise ModelError(f"{file.path}: {key} {given.tolist()[:4]} is not a list of three sizes")
     axes = interleaved_axes if architecture.startswith("qwen3") else chunked_axes
     return axes(sections[:3])
 

@@ -22,6 +22,7 @@ from penstock.models.decoder.rope_spec import (
     RopeSpec,
     YarnScaling,
 )
+from penstock.models.decoder.spec_limits import MAX_WIDTH
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
@@ -94,8 +95,11 @@ def _rope_parameters(config: HfConfig, where: str, layer_type: str) -> RopeParam
 def _rope(config: HfConfig, rope: RopeParameters, theta: float | None, where: str) -> RopeSpec:
     """Return the RoPE spec that the rotary keys `rope` describe. `theta`: the base if `rope` has
     none."""
-    partial = rope.partial_rotary_factor or config.partial_rotary_factor or 1.0
-    theta = rope.rope_theta or theta or 10_000.0
+    given = (rope.partial_rotary_factor, config.partial_rotary_factor, 1.0)
+    partial = next(factor for factor in given if factor is not None)
+    if not 0 < partial <= 1:
+        raise ModelError(f"{where}: partial_rotary_factor {partial} is not above 0 and at most 1")
+    theta = next(base for base in (rope.rope_theta, theta, 10_000.0) if base is not None)
     scaling = _scaling(config, rope, where)
     return RopeSpec(theta, int(head_dim(config) * partial), scaling, _axes(config, rope, where))
 
@@ -105,7 +109,7 @@ def _axes(config: HfConfig, rope: RopeParameters, where: str) -> tuple[int, ...]
     sections = rope.mrope_section
     if sections is None:
         return ()
-    if len(sections) != 3 or min(sections) < 0:
+    if len(sections) != 3 or min(sections) < 0 or max(sections) > MAX_WIDTH:
         raise ModelError(f"{where}: mrope_section {sections} is not a list of three sizes")
     interleaved = rope.mrope_interleaved
     if interleaved is None:

@@ -77,8 +77,8 @@ class RopeSpec:
 
 
 def check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
-    """Check a rotary embedding of heads of `head_dim` elements. Raises ModelError that starts with
-    `where` and names the field."""
+    """Check a rotary embedding of heads of at most `head_dim` elements. Raises ModelError that
+    starts with `where` and names the field."""
     if rope.rotary_dim % 2 or not 2 <= rope.rotary_dim <= head_dim:
         raise ModelError(
             f"{where}: rotary dimension {rope.rotary_dim} is not an even number in 2..{head_dim}"
@@ -92,8 +92,8 @@ def check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
         raise ModelError(
             f"{where}: {rope.turning_pairs} turning pairs are not in 0..{rope.rotary_dim // 2}"
         )
-    if rope.theta <= 1:
-        raise ModelError(f"{where}: rope base must be above 1, not {rope.theta}")
+    if not 1 < rope.theta < math.inf:
+        raise ModelError(f"{where}: rope base must be finite and above 1, not {rope.theta}")
     if rope.scaling is not None:
         check_scaling(rope.scaling, where)
     if isinstance(rope.scaling, LongRopeScaling):

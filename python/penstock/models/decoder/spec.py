@@ -28,6 +28,7 @@ from penstock.models.decoder.spec_limits import (
     MAX_LAYERS,
     MAX_VOCAB,
     MAX_WIDTH,
+    check_factor,
     check_sizes,
 )
 
@@ -319,8 +320,12 @@ class DecoderSpec:
             raise ModelError(f"{where}: norms of heads are not supported with an interleaved rope")
         if self.interleaved_rope and self.output_gate:
             raise ModelError(f"{where}: an output gate is not supported with an interleaved rope")
-        if self.norm_eps <= 0:
-            raise ModelError(f"{where}: norm eps must be above 0, not {self.norm_eps}")
+        if not 0 < self.norm_eps < math.inf:
+            raise ModelError(f"{where}: norm eps must be finite and above 0, not {self.norm_eps}")
+        for rope in (self.rope, self.local_rope):  # a table is made even if no layer rotates
+            if rope is not None:
+                check_rope(rope, MAX_WIDTH, where)
+        self._check_factors(where)
         for cap in (self.attention_cap, self.logit_cap):
             if not 0 <= cap < math.inf:
                 raise ModelError(f"{where}: soft cap {cap} is not a finite number from 0 on")
@@ -379,6 +384,24 @@ class DecoderSpec:
                     " it is finite, and only with gates and gelu_tanh"
                 )
         self._check_streams(where)
+
+    def _check_factors(self, where: str) -> None:
+        """Check the factors on embeddings, logits and weights."""
+        factors = {
+            "embedding scale": self.embedding_scale,
+            "logit scale": self.logit_scale,
+            "factor of gates": self.gate_factor,
+            "factor of the feed-forward": self.down_factor,
+        }
+        for name, factor in factors.items():
+            check_factor(factor, name, where)
+        for scaling in {layer.attention.query_scaling for layer in self.layers} - {None}:
+            assert scaling is not None
+            if not math.isfinite(scaling.strength) or not 1 <= scaling.period <= MAX_CONTEXT:
+                raise ModelError(
+                    f"{where}: a factor on queries that grows by {scaling.strength} every"
+                    f" {scaling.period} tokens is not supported"
+                )
 
     def _check_attention(self, index: int, layer: LayerSpec, where: str) -> None:
         heads, kv_heads, dim = self.heads(layer)

@@ -77,7 +77,8 @@ class DecoderWeights:
         self._permuted_qk = permuted_qk or spec.interleaved_rope
         check_tensors(checkpoint, names, spec, also_expected)
         self._float_matrices = float_matrices(names, spec)
-        vectors = expected_shapes(names, spec).keys() - matrix_shapes(names, spec).keys()
+        self._shapes = expected_shapes(names, spec)
+        vectors = self._shapes.keys() - matrix_shapes(names, spec).keys()
         self._vectors = vectors - self._float_matrices
 
     def embedding(self) -> Matrix:
@@ -291,14 +292,16 @@ class DecoderWeights:
         return Dense(self.array(name).reshape(1, -1), "f32")
 
     def array(self, name: str) -> Vector:
-        """Read a tensor of any rank as float32. Raises ModelError naming the tensor."""
+        """Read a tensor of any rank as float32, in the shape that the model expects: the file may
+        have a vector as a matrix of one row. Raises ModelError naming the tensor."""
         shape = self._checkpoint.tensors[name].shape
         if len(shape) == 1:
-            return self._checkpoint.vector(name)
-        if len(shape) == 2:
-            return dequantize(self._checkpoint.matrix(name))
-        values: Vector = dequantize(self._checkpoint.flattened(name)).reshape(shape)
-        return values
+            values = self._checkpoint.vector(name)
+        elif len(shape) == 2:
+            values = dequantize(self._checkpoint.matrix(name))
+        else:
+            values = dequantize(self._checkpoint.flattened(name))
+        return values.reshape(self._shapes.get(name, shape))
 
     def has(self, name: str) -> bool:
         """Return whether the checkpoint has a tensor."""

@@ -8,7 +8,6 @@ m.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from penstock.base.errors import ModelError
@@ -18,6 +17,7 @@ from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import uniform_layers
 from penstock.models.decoder.spec import DecoderSpec
+from penstock.models.decoder.spec_limits import check_factor
 from penstock.quant.gguf.gguf_file import GgufFile
 
 
@@ -72,7 +72,8 @@ def with_multipliers(
         "divisor of logits": logits_divisor,
     }
     for name, value in given.items():
-        if not 0 < value < math.inf:
+        check_factor(value, name, where)
+        if value < 0:
             raise ModelError(f"{where}: {name} {value} is not positive")
     return replace(
         plain,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from penstock.base.errors import ModelError
@@ -10,7 +9,9 @@ from penstock.models.hub.model_files import ModelFiles
 from penstock.models.tokenizer.gguf_tokenizer import tokenizer_data
 from penstock.models.tokenizer.tokenizer_data import TokenType
 from penstock.quant.gguf.gguf_file import GgufFile
+from penstock.quant.json_file import read_json
 
+MAX_TOKENIZER_BYTES: Final = 256 << 20
 MOST_FURTHER: Final = 512
 """Vocabularies of one family may differ in the number of special tokens and of padding rows."""
 
@@ -57,7 +58,7 @@ def _tokens(files: ModelFiles) -> dict[int, str] | None:
     if not path.exists():
         return None
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path, dict[str, Any], MAX_TOKENIZER_BYTES)
         vocab = document["model"]["vocab"]
         if isinstance(vocab, dict):
             tokens = {int(id): str(token) for token, id in vocab.items()}
