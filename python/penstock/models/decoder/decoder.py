@@ -18,7 +18,7 @@ from penstock.kernels.ops_interface import Ops
 from penstock.kernels.recurrent_state import LayerState
 from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.weights import Affine, Dense, Matrix
-from penstock.models.decoder.altup import HALVED, AltUp, LayerAltUp
+from penstock.models.decoder.altup import HALVED, STREAMS, AltUp, LayerAltUp
 from penstock.models.decoder.attention import Attention
 from penstock.models.decoder.block_specs import QueryScaling
 from penstock.models.decoder.experts_beside import ExpertsBeside
@@ -125,6 +125,11 @@ class Decoder(Generic[Tensor]):
             if progress is not None:
                 progress(len(self._layers), len(spec.layers))
 
+    @property
+    def num_streams(self) -> int:
+        """The number of residual streams."""
+        return 1 if self._altup is None else STREAMS
+
     def forward(
         self,
         ops: Ops[Tensor],
@@ -175,16 +180,88 @@ class Decoder(Generic[Tensor]):
         with the indices `rows`, or [T, W] of all tokens if `rows` is None. `inputs.media` replaces
         the embeddings of its tokens. `start`: [T, W], the input of the first layer; None: the
         embeddings."""
-        linear: LoraLinears[Tensor] = LoraLinears(ops, slots, inputs.adapters)
-        rotation = self._rotation(ops, inputs)
         deep = () if inputs.media is None else inputs.media.deep
         # The rows of `deep` are those of all tokens: the last mixer must not have dropped any.
         gathering = self._last_mixer if len(deep) <= self._last_mixer else None
+        stream, embedded = self._start(ops, inputs, start)
+        step = (ops, inputs, caches, slots, states)
+        self._run(range(len(self._layers)), *step, stream, embedded, rows, gathering)
+        if rows is not None and gathering is None:
+            stream.gather(rows)
+        return self._finish(ops, stream)
+
+    def trunk(
+        self,
+        ops: Ops[Tensor],
+        inputs: StepInputs[Tensor],
+        caches: Sequence[LayerCache[Tensor] | None],
+        slots: AdapterSlots | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Run the layers up to `DecoderSpec.last_writer`, for a step without media. Return the
+        residual streams of the sampled tokens after it, each [S, W], from which `tail` goes on."""
+        stream, embedded = self._start(ops, inputs, None)
+        last, rows = self.spec.last_writer, inputs.sample_rows
+        step = (ops, inputs, caches, slots, ())
+        self._run(range(last + 1), *step, stream, embedded, rows, last)
+        return stream.read(), *stream.parallel
+
+    def tail(
+        self,
+        ops: Ops[Tensor],
+        inputs: StepInputs[Tensor],
+        streams: Sequence[Tensor],
+        caches: Sequence[LayerCache[Tensor] | None],
+        slots: AdapterSlots | None = None,
+    ) -> Tensor:
+        """Run the layers after `DecoderSpec.last_writer` over the results of `trunk` and return the
+        logits [S, V]. `inputs`: those of the sampled tokens alone; see `tail_inputs`."""
+        embedded = None if self._inputs is None else self.embed(ops, inputs)
+        stream = ResidualStream(ops, streams[0])
+        stream.restart(streams[0], tuple(streams[1:]))
+        layers = range(self.spec.last_writer + 1, len(self._layers))
+        self._run(layers, ops, inputs, caches, slots, (), stream, embedded, None, None)
+        return self._logits(ops, self._finish(ops, stream))
+
+    def _start(
+        self, ops: Ops[Tensor], inputs: StepInputs[Tensor], start: Tensor | None
+    ) -> tuple[ResidualStream[Tensor], Tensor | None]:
+        """Return the residual stream before the first layer, and the input of the per-layer inputs
+        if there are any."""
         stream = ResidualStream(ops, self.embed(ops, inputs) if start is None else start)
         embedded = None if self._inputs is None else stream.read()
         if self._altup is not None:
             self._altup.start(ops, stream)
-        for index, layer in enumerate(self._layers):
+        return stream, embedded
+
+    def _finish(self, ops: Ops[Tensor], stream: ResidualStream[Tensor]) -> Tensor:
+        """Return the final hidden states, from the stream after the last layer."""
+        if self._altup is not None:
+            self._altup.finish(ops, stream)
+        return stream.norm(self._final_norm)
+
+    def _run(
+        self,
+        layers: range,
+        ops: Ops[Tensor],
+        inputs: StepInputs[Tensor],
+        caches: Sequence[LayerCache[Tensor] | None],
+        slots: AdapterSlots | None,
+        states: Sequence[LayerState[Tensor] | None],
+        stream: ResidualStream[Tensor],
+        embedded: Tensor | None,
+        rows: Tensor | None,
+        gathering: int | None,
+    ) -> None:
+        """Run `layers` over the stream.
+
+        - `embedded`: the input of the per-layer inputs, of all tokens.
+        - `rows`: the only tokens that are needed after the mixer of layer `gathering`; None: all.
+        """
+        linear: LoraLinears[Tensor] = LoraLinears(ops, slots, inputs.adapters)
+        rotation = self._rotation(ops, inputs)
+        deep = () if inputs.media is None else inputs.media.deep
+        for index in layers:
+            layer = self._layers[index]
             linear.numbers = self._linear_numbers[index]
             state = states[index] if states else None
             cache = caches[layer.cache]
@@ -202,11 +279,6 @@ class Decoder(Generic[Tensor]):
                 self._add_input(ops, stream, layer, own)
             if self.spec.layer_scalars:
                 stream.scale(layer.scalar)
-        if rows is not None and gathering is None:
-            stream.gather(rows)
-        if self._altup is not None:
-            self._altup.finish(ops, stream)
-        return stream.norm(self._final_norm)
 
     def _mix(
         self,

@@ -254,6 +254,24 @@ class DecoderSpec:
         )
 
     @property
+    def last_writer(self) -> int:
+        """The index of the last layer that writes a KV cache or a recurrent state. The layers after
+        it only read caches, so they are needed only for the tokens whose results are used."""
+        writers = [
+            index
+            for index, layer in enumerate(self.layers)
+            if layer.has_mixer and layer.attention.cache_of is None
+        ]
+        return max(writers, default=len(self.layers) - 1)
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether the last layers only read the caches of others. `Decoder.tail` runs them for the
+        sampled tokens alone."""
+        readers = self.layers[self.last_writer + 1 :]
+        return any(layer.has_attention for layer in readers) and not self.is_recurrent
+
+    @property
     def is_recurrent(self) -> bool:
         """Whether a layer has a recurrent state."""
         return any(state is not None for state in self.states)

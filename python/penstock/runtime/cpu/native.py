@@ -21,7 +21,9 @@ from penstock.runtime.cpu.kv_cache import KvCache
 from penstock.runtime.cpu.media_plans import MediaPlans, rows_of
 from penstock.runtime.cpu.native_mtp import NativeMtp
 from penstock.runtime.cpu.native_sampling import NativeSampling
+from penstock.runtime.cpu.native_tail import NativeTail
 from penstock.runtime.cpu.state_cache import StateCache
+from penstock.runtime.cpu.tail_inputs import is_gathered
 from penstock.runtime.media import tower_media
 from penstock.runtime.memory import MemoryPlan
 from penstock.scheduler import MAX_DRAFT_TOKENS
@@ -71,6 +73,7 @@ class NativeBackend(NativeSampling):
                 recorded.append(self._record(self.adapters.slots))
             self._plan, *adapted = finish_together(recorded)
             self._adapter_plan: Any = adapted[0] if adapted else None
+            self._tail, self._adapter_tail = self._record_tails()
             self._media_plans = MediaPlans(self._plan, self._record)
             self._hidden: Floats | None = None
             if self.mtp is not None:
@@ -95,7 +98,11 @@ class NativeBackend(NativeSampling):
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """Run the forward pass of one step; see `Backend.logits`. Returns a view of the plan's
         memory. Steps with and without adapters or media have separate plans, which use the same
-        memory. Plans with media are recorded when they are first needed."""
+        memory. Plans with media are recorded when they are first needed. If the last layers only
+        read caches, a step that samples some of its tokens runs as two plans; see `NativeTail`."""
+        tail = self._tail if inputs.adapters is None else self._adapter_tail
+        if tail is not None and is_gathered(inputs):
+            return tail.logits(inputs)
         if inputs.media is not None:
             own = None if self.adapters is None or inputs.adapters is None else self.adapters.slots
             plan = self._media_plans.get(own, inputs.media)
@@ -121,19 +128,35 @@ class NativeBackend(NativeSampling):
     def close(self) -> None:
         """Release the plans, which hold the weights and the KV cache."""
         del self._plan, self._adapter_plan, self._media_plans, self._hidden, self.mtp
+        del self._tail, self._adapter_tail
         del self._decoder, self.adapters, self.media, self._kv_cache
         self.caches, self.states = [], []
 
-    def _record(
-        self, slots: AdapterSlots | None, media: MediaRows[Ints] | None = None
-    ) -> tuple[PlanOps, Any]:
+    @property
+    def _sizes(self) -> tuple[int, int, int, int]:
+        """The most tokens, rows, samples and blocks of a row in a step."""
         memory = self._memory
         max_rows = min(memory.sizes.max_num_seqs, memory.step_tokens)
         max_blocks = -(-memory.max_model_len // memory.cache.block_size)
         max_samples = min(max_rows + MAX_DRAFT_TOKENS, memory.step_tokens)
-        sizes = (memory.step_tokens, max_rows, max_samples, max_blocks)
+        return memory.step_tokens, max_rows, max_samples, max_blocks
+
+    def _record_tails(self) -> tuple[NativeTail | None, NativeTail | None]:
+        """Return the plans for steps without and with adapters that run the last layers for the
+        sampled tokens alone; None if there are no such layers or no such steps."""
+        if self.mtp is not None or not self._decoder.spec.has_tail:
+            return None, None
+        given = self._decoder, self._ops, self._sizes, self.caches
+        plain = NativeTail(*given, None, self._plan)
+        if self.adapters is None:
+            return plain, None
+        return plain, NativeTail(*given, self.adapters.slots, self._plan)
+
+    def _record(
+        self, slots: AdapterSlots | None, media: MediaRows[Ints] | None = None
+    ) -> tuple[PlanOps, Any]:
         recorder = self._ops.recorder(
-            *sizes,
+            *self._sizes,
             adapters=slots is not None,
             media=media,
             states=self._decoder.spec.is_recurrent,

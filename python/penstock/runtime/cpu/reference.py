@@ -22,6 +22,7 @@ from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cpu.reference_mtp import ReferenceMtp, torch_caches
 from penstock.runtime.cpu.state_cache import StateCache
+from penstock.runtime.cpu.tail_inputs import is_gathered, tail_inputs
 from penstock.runtime.media import tower_media
 from penstock.runtime.memory import MemoryPlan
 
@@ -66,11 +67,24 @@ class ReferenceBackend:
         tensors: StepInputs[torch.Tensor] = as_tensors(inputs)
         with torch.inference_mode():
             slots = None if self.adapters is None else self.adapters.slots
+            if self.mtp is None and self._decoder.spec.has_tail and is_gathered(inputs):
+                return self._gathered_logits(inputs, tensors)
             given = self._ops, tensors, self.caches, slots, self.states
             if self.mtp is None:
                 result = self._decoder.forward(*given)
             else:
                 result, self._hidden = self._decoder.forward_all(*given)
+        logits: Floats = result.numpy()
+        return logits
+
+    def _gathered_logits(
+        self, inputs: StepInputs[Ints], tensors: StepInputs[torch.Tensor]
+    ) -> Floats:
+        """Return the logits of a step whose last layers run for the sampled tokens alone."""
+        slots = None if self.adapters is None else self.adapters.slots
+        streams = self._decoder.trunk(self._ops, tensors, self.caches, slots)
+        sampled: StepInputs[torch.Tensor] = as_tensors(tail_inputs(inputs))
+        result = self._decoder.tail(self._ops, sampled, streams, self.caches, slots)
         logits: Floats = result.numpy()
         return logits
 
