@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -172,17 +173,27 @@ def core_answers(
 
 def test_bfloat16_answers_score_well_in_float32(served: Served) -> None:
     """Almost every token that bfloat16 chooses is near the best one by the logits of transformers.
-    A token whose experts are chosen by a rounding error may not be."""
+    A token whose experts are chosen by a rounding error may not be. Some versions of transformers
+    disagree with our float32 answers, which other tests compare with the CPU's."""
+    if max(distances(served, served.replayed)) > 0.01:
+        pytest.skip(f"transformers {version('transformers')} computes other logits in float32")
     narrow = start(served.folder, settings(dtype="auto"))
+    below = distances(served, narrow)
+    narrow.close()
+    assert sum(distance < 0.25 for distance in below) >= 20, below
+
+
+def distances(served: Served, runtime: GpuRuntime) -> list[float]:
+    """Return how far each of 24 greedy tokens is below the best one by the logits of transformers,
+    in standard deviations of the logits."""
     prompt = tuple((7 * place * place + 3) % VOCAB for place in range(37))
     greedy = Request(prompt, 24, Sampling(temperature=0.0))
-    (answer,) = generate(narrow, scheduler_of(narrow), [greedy]).answers  # type: ignore[arg-type]
-    narrow.close()
+    (answer,) = generate(runtime, scheduler_of(runtime), [greedy]).answers  # type: ignore[arg-type]
     tokens = [token for token, _, _ in answer]
+    assert len(tokens) == 24
     with torch.no_grad():
         ids = torch.tensor([[*prompt, *tokens]])
         logits = layered_model(served.name)(ids).logits[0, len(prompt) - 1 : -1]
     chosen = logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
-    below = (logits.max(dim=-1).values - chosen) / logits.std(dim=-1)
-    assert len(tokens) == 24
-    assert (below < 0.25).sum() >= 20, below.tolist()
+    below: list[float] = ((logits.max(dim=-1).values - chosen) / logits.std(dim=-1)).tolist()
+    return below
