@@ -20,7 +20,7 @@ BUILD_PAGE := packaging/build_page.py
 # Web search and MCP need the libraries of the extra `agent`.
 TOOLS := $(if $(filter --agent --agentic --enable-search --mcp%,$(ARGS)),$(VENV)/.agent)
 
-.PHONY: serve run setup ui test test-fast lint types format bench wheel clean help
+.PHONY: serve run setup ui test test-slow test-fast lint types format bench wheel clean help
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -76,13 +76,17 @@ $(VENV)/.compilers: $(VENV)/.runtime
 	$(BIN)/pip install -q --disable-pip-version-check 'triton>=3.6'
 	@touch $@
 
-test: $(VENV)/.dev lint  ## Run everything that CI runs
+test: $(VENV)/.dev lint  ## Run linters, types, page and C++ tests, and the Python tests that are not slow
 	$(BIN)/python $(BUILD_PAGE) npm test --silent
 	$(BIN)/python $(BUILD_PAGE) --required
 	$(BIN)/ctest --test-dir $$(dirname build/*/CTestTestfile.cmake | tail -n 1) --output-on-failure
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
-test-fast: $(VENV)/.dev  ## Run the tests without the slow suites
+test-slow: $(VENV)/.dev  ## Run the slow Python tests, such as those in a browser
+	$(BIN)/python $(BUILD_PAGE) --required
+	$(PYTEST) -m slow $(ARGS)
+
+test-fast: $(VENV)/.dev  ## Run the Python tests that are not slow
 	$(PYTEST) -m "not slow" $(ARGS)
 
 lint: $(VENV)/.dev  ## Run linters, formatters in check mode and type checks
