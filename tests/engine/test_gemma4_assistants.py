@@ -115,7 +115,7 @@ def test_the_reference_kernels_propose_the_same(saved: Saved) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_num_batched_tokens": 21}, {"num_blocks": 14, "max_num_batched_tokens": 50}],
+    [{}, {"max_num_batched_tokens": 21}, {"num_blocks": 10, "max_num_batched_tokens": 50}],
     ids=["batched", "chunked", "preempted"],
 )
 def test_drafts_change_no_answer(runtime: CpuRuntime, options: dict[str, int]) -> None:

@@ -138,7 +138,8 @@ def test_hidden_states_of_all_tokens_change_no_logit(saved: tuple[Path, MtpModel
             return logits
 
     head.target.__class__ = Recording
-    torch.testing.assert_close(stepper.step({0: PROMPT}), expected, rtol=1e-6, atol=1e-6)
+    # float32 sums of one row and of all rows may have another order
+    torch.testing.assert_close(stepper.step({0: PROMPT}), expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(seen[0], model.hidden(PROMPT), **TOLERANCE)
 
 

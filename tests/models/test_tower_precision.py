@@ -33,6 +33,13 @@ def rows_of(folder: Path, dtype: Any) -> np.ndarray[Any, Any]:
     return np.asarray(encoded.rows)
 
 
+def multiplies_in_bf16() -> bool:
+    """Return whether this processor's kernels round the operands of bfloat16 weights to
+    bfloat16. Others multiply them in float32."""
+    isa = native_ops().isa
+    return "bf16" in isa or "amx" in isa
+
+
 def error_of(rows: np.ndarray[Any, Any], exact: np.ndarray[Any, Any]) -> float:
     """Return the largest error of a row, relative to the row."""
     error = np.linalg.norm(exact - rows, axis=1) / np.linalg.norm(exact, axis=1)
@@ -48,7 +55,10 @@ def test_rows_of_a_rounded_tower_are_near_those_in_float32(name: str, tmp_path: 
     assert (exact != rounded).any()
     assert error_of(rounded, exact) < 0.05
     halves = save(tmp_path / "f16", model.to(torch.float16), case.processor())
-    np.testing.assert_array_equal(rows_of(halves, "auto"), rounded)
+    if multiplies_in_bf16():
+        np.testing.assert_array_equal(rows_of(halves, "auto"), rounded)
+    else:
+        np.testing.assert_allclose(rows_of(halves, "auto"), rounded, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["internvl", "llava-onevision"])
@@ -60,4 +70,5 @@ def test_rows_of_a_float16_tower_are_nearer_to_float32_than_in_bfloat16(
     folder = save(tmp_path / "f16", model.to(torch.float16), case.processor())
     error = error_of(rows_of(folder, "auto"), rows_of(folder, "f32"))
     coarse = save(tmp_path / "bf16", model.to(torch.bfloat16), case.processor())
-    assert 0 < error < error_of(rows_of(coarse, "auto"), rows_of(coarse, "f32")) / 2
+    coarse_error = error_of(rows_of(coarse, "auto"), rows_of(coarse, "f32"))
+    assert 0 < error < (coarse_error / 2 if multiplies_in_bf16() else 1e-3)

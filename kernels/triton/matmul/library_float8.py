@@ -17,13 +17,16 @@ from penstock.kernels.triton.matmul.quantize_float8 import quantize_float8
 CAPABILITY = 90
 _ROW_ALIGNMENT = 4  # cuBLAS finds no kernel for other numbers of scales per group
 _WEIGHT_ALIGNMENT = 16
+_TILE_SCALES_ALIGNMENT = 4  # of the scales of 128 rows of weights: 16 bytes
 
 
 def serves(part: PackedFloat8, result: torch.dtype, capability: int) -> bool:
     """Return whether cuBLAS has a kernel for the product. `result`: the type of the product."""
     rows, width = part.shape
     aligned = rows % _WEIGHT_ALIGNMENT == 0 and width % FLOAT8_GROUP == 0
-    scaled = part.tile_scale is not None or (part.scale_rows == 1 and not part.grouped)
+    scaled = part.scale_rows == 1 and not part.grouped
+    if part.tile_scale is not None:
+        scaled = part.tile_scale.shape[1] % _TILE_SCALES_ALIGNMENT == 0
     return capability == CAPABILITY and aligned and scaled and result == torch.bfloat16
 
 

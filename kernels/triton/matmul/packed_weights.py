@@ -65,7 +65,7 @@ class PackedFloat8:
     `scale_rows`: rows that share a scale.
     `grouped`: a group has 128 columns; otherwise one group has all columns.
     `tile_scale: [ceil(N / 128), C / 128]`: the transpose of `scale`, as cuBLAS reads it, if a scale
-        covers 128 x 128 weights and rows of it are multiples of 16 bytes; otherwise None.
+        covers 128 x 128 weights; otherwise None.
     """
 
     codes: torch.Tensor
@@ -114,8 +114,8 @@ def _float8(matrix: Float8, device: str) -> PackedFloat8:
 
 
 def with_tile_scale(part: PackedFloat8) -> PackedFloat8:
-    """Return the weights with `tile_scale`, if cuBLAS can read it."""
-    if not part.grouped or part.scale_rows != FLOAT8_GROUP or len(part.scale) % 4:
+    """Return the weights with `tile_scale`, if a scale covers 128 x 128 weights."""
+    if not part.grouped or part.scale_rows != FLOAT8_GROUP:
         return part
     return replace(part, tile_scale=part.scale.t().contiguous())
 

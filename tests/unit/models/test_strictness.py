@@ -139,7 +139,7 @@ def test_a_head_that_differs_from_the_embedding_is_not_tied(tmp_path: Path) -> N
         ({"embedding_multiplier": 12.0}, "embedding_multiplier 12.0 is not supported"),
         ({"residual_multiplier": 0.22}, "residual_multiplier 0.22 is not supported"),
         ({"attention_multiplier": 0.0078125}, "attention_multiplier 0.0078125 is not supported"),
-        (GRANITE | {"residual_multiplier": 0.0}, "residual multiplier 0.0 is not positive"),
+        (GRANITE | {"residual_multiplier": 0.0}, "residual multiplier 0.0 is not in"),
         (GRANITE | {"logits_scaling": -8.0}, "divisor of logits -8.0 is not positive"),
         (
             GRANITE | {"attention_multiplier": -1.0},
@@ -156,7 +156,7 @@ def test_a_head_that_differs_from_the_embedding_is_not_tied(tmp_path: Path) -> N
             "is_causal false is not supported together with a sliding window",
         ),
         ({"quantization_config": {"quant_method": "gptq"}}, "missing required field `bits`"),
-        ({"quantization_config": {"quant_method": "hqq"}}, "hqq weights"),
+        ({"quantization_config": {"quant_method": "quark"}}, "quark weights"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"hidden_size": "big"}, "hidden_size"),
         ({"hidden_size": 0}, "width 0"),
