@@ -8,6 +8,7 @@ from statistics import median_low
 from typing import Final
 
 from penstock.scheduler.acceptance import rates_of_engine
+from penstock.scheduler.step_costs import size_class
 from penstock.scheduler.types import Chunk, DraftSource, StepResult
 
 _WINDOW: Final = 33
@@ -37,7 +38,7 @@ class Drafting:
         drafted = sum(len(draft.token_ids) for draft in result.drafts)
         if not drafted or any(chunk.length > _LONGEST_DECODE for chunk in chunks):
             return
-        samples = self._token_s.setdefault(_size(len(result.drafts)), deque(maxlen=_WINDOW))
+        samples = self._token_s.setdefault(size_class(len(result.drafts)), deque(maxlen=_WINDOW))
         samples.append(result.draft_s / drafted)
 
     def token_s(self, rows: int) -> float:
@@ -46,12 +47,7 @@ class Drafting:
         size that was not measured has the time of the closest one that was."""
         if not self._token_s:
             return 0.0
-        size = _size(rows)
+        size = size_class(rows)
         return median_low(
             self._token_s[min(self._token_s, key=lambda known: (abs(known - size), known))]
         )
-
-
-def _size(rows: int) -> int:
-    """Return the class of step sizes that `rows` belongs to: 1, 2 to 3, 4 to 7, ..."""
-    return rows.bit_length()

@@ -86,7 +86,7 @@ class StepCosts:
         """Record that a step of `rows` decodes, one known token each, took `duration_s` with
         `draft_tokens` in all."""
         self._step += 1
-        own = self._classes.setdefault(_size(rows), _RowClass())
+        own = self._classes.setdefault(size_class(rows), _RowClass())
         own.since_plain = own.since_plain + 1 if draft_tokens else 0
         kind = own.drafted if draft_tokens else own.plain
         kind.add(_Sample(self._step, duration_s, draft_tokens))
@@ -94,7 +94,7 @@ class StepCosts:
     def take_plain(self, rows: int) -> bool:
         """Return whether the next step, with `rows` decodes, shall have no draft tokens. The count
         of steps starts again, even if prompts join the step, so that it is not measured."""
-        own = self._classes.get(_size(rows))
+        own = self._classes.get(size_class(rows))
         if own is None:
             return False
         if own.since_plain < (_FIRST_PLAIN_EVERY if own.plain_s is None else _PLAIN_EVERY):
@@ -106,7 +106,7 @@ class StepCosts:
         """Return the time that a draft token adds to a step of `rows` decodes, divided by the time
         per token of that step without drafts, above 0 and at most 0.99; None if no steps of this
         size have been measured."""
-        own = self._classes.get(_size(rows))
+        own = self._classes.get(size_class(rows))
         plain_s = None if own is None else own.plain_s
         if own is None or not plain_s:
             return None
@@ -119,7 +119,7 @@ class StepCosts:
     def step_token_s(self, rows: int) -> float | None:
         """Return the seconds of a step of `rows` decodes without drafts, divided by `rows`; None if
         they are not known."""
-        own = self._classes.get(_size(rows))
+        own = self._classes.get(size_class(rows))
         plain_s = None if own is None else own.plain_s
         return None if plain_s is None else plain_s / rows
 
@@ -129,6 +129,6 @@ def _lower_quartile(values: Iterable[float]) -> float:
     return ordered[len(ordered) // 4]
 
 
-def _size(rows: int) -> int:
+def size_class(rows: int) -> int:
     """Return the class of step sizes that `rows` belongs to: 1, 2 to 3, 4 to 7, ..."""
     return rows.bit_length()

@@ -14,9 +14,11 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 
 from penstock.runtime.gpu.copy_stream import CopyStream
+from penstock.runtime.gpu.host_transfers import copy_to_device
 from penstock.runtime.gpu.memory import ARRIVING_BLOCKS
 from penstock.runtime.gpu.pinned_memory import PinnedMemory
 from penstock.scheduler.types import CopyBlock, StepPlan
@@ -110,8 +112,7 @@ class CpuKvCache:
 
     def _places(self, blocks: list[int]) -> torch.Tensor:
         """Copy block indices to the device, without waiting for the stream."""
-        indices = torch.tensor(blocks, pin_memory=self._device.type == "cuda")
-        return indices.to(self._device, non_blocking=True)
+        return copy_to_device(np.array(blocks, np.int64), self._device)
 
     def _room(self, blocks: int) -> list[torch.Tensor]:
         """Allocate device memory for some blocks, one tensor per pool."""
