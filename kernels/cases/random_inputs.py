@@ -225,7 +225,7 @@ _AFFINE_FORMS: dict[str, tuple[Any, Any, int, str]] = {
     "iq1_m": (4, 16, 0, "float32"),
     "iq2_xxs": (8, 32, 43, "float32"),
     "iq3_s": (4, 32, 0, "float32"),
-    "tq2_0": (4, 32, 1, "direct"),
+    "int4_zero_1": (4, 32, 1, "direct"),
     "int4_g128": (4, 128, 8, "direct"),
     "int4_g96_minima": (4, 96, 0, "direct"),
     "int8_rows": (8, 1 << 20, 128, "direct"),

@@ -163,7 +163,7 @@ def _nan_inputs(tokens: int, width: int, rows: int) -> Callable[[int], dict[str,
 
 
 # 4-bit formats whose scales are not two-level. Some ISAs round these scales.
-_NIBBLES = {"q4_0", "q4_1", "int4_g128", "int4_g96_minima", "tq2_0"}
+_NIBBLES = {"q4_0", "q4_1", "int4_g128", "int4_g96_minima"}
 
 
 def _kind(like: str) -> str:
@@ -262,7 +262,7 @@ LINEAR = Op(
         _case("iq1_m", 3, 256, (40,)),
         _case("iq2_xxs", 20, 256, (33,), "bias"),
         _case("iq3_s", 18, 256, (24,)),
-        _case("tq2_0", 5, 256, (40,)),
+        _case("int4_zero_1", 5, 256, (40,)),
         _case("int4_g128", 3, 288, (40,)),
         _case("int4_g96_minima", 20, 320, (24,)),
         _case("int8_rows", 5, 160, (33,), "bias"),

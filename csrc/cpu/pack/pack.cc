@@ -65,10 +65,12 @@ ScaleForm scale_form(const MatrixSource& source) {
 }
 
 // Returns whether the matrix is packed with paired scales: centred 4-bit quants times activations
-// fit 16 bits, and 16-bit values represent float16 scales closely enough.
+// fit 16 bits, and 16-bit values represent float16 scales closely enough. A zero point far from the
+// centre would make them too coarse: the rounding of a scale and of its minimum no longer cancel.
 bool uses_paired_scales(const MatrixSource& source, Encoding encoding, Isa isa, Use use) {
     return has_paired_scales(isa) && use != Use::rows && encoding == Encoding::affine4 &&
            scale_form(source) == ScaleForm::f16 && source.group == kUnit &&
+           (source.minimum != nullptr || source.zero_point == kPairedCentre) &&
            source.depth % (2 * kUnit) == 0;
 }
 
@@ -85,7 +87,6 @@ PackedMatrix affine_part(const MatrixSource& source, Isa isa, Use use) {
     part.zero_point = part.stored_minimum ? 0 : source.zero_point;
     if (uses_paired_scales(source, part.encoding, isa, use)) {
         part.scale_form = ScaleForm::paired;
-        part.stored_minimum = part.zero_point != kPairedCentre;
     }
     const int64_t units = source.depth / kUnit;
     const int64_t supers = (units + kUnitsPerSuper - 1) / kUnitsPerSuper;

@@ -157,9 +157,8 @@ void pack_paired_scales(const MatrixSource& source, const Values& scales, const 
     double largest = 0.0; // a NaN propagates
     for (int64_t unit = 0; unit < scales.groups; ++unit) {
         const double scale = scales.at(row, unit);
-        const double minimum =
-            source.minimum != nullptr ? minima.at(row, unit) : -source.zero_point * scale;
-        const double centred = (minimum + kPairedCentre * scale) / kPairedCentre;
+        const double centred =
+            stored_minimum ? (minima.at(row, unit) + kPairedCentre * scale) / kPairedCentre : 0.0;
         groups[static_cast<size_t>(unit)] = {scale, centred};
         for (const double value : {scale, centred}) {
             const double size = std::fabs(value);

@@ -53,10 +53,12 @@ def tq2_0(raw: Bytes, shape: tuple[int, int]) -> Affine:
 
 
 def _in_groups(block: int, q: Bytes, blocks: Blocks, shape: tuple[int, int]) -> Affine:
-    """Return the matrix d * (q - 1). Ranks divide columns in steps of 32, so that scales of blocks
-    are repeated for groups of 32."""
+    """Return the matrix d * (q - 1) of the packed quants `q`, which are shifted to the zero point
+    of Q4_0, so that the kernels of Q4_0 multiply them. Ranks divide columns in steps of 32, so that
+    scales of blocks are repeated for groups of 32."""
     d = column(blocks, "d", shape)
-    whole = Affine(4, block, q.reshape(shape[0], -1), d, zero_point=1)
+    q += 0x77  # 7 to each of two quants
+    whole = Affine(4, block, q.reshape(shape[0], -1), d, zero_point=8)
     return split_groups(whole, ACTIVATION_GROUP)
 
 
