@@ -150,9 +150,8 @@ int16_t nearest_int16(double value) {
 
 // Writes the scales of one row into its lane of a packed tile with paired scales (layout in
 // packed_tile.h): the step, and for every two units, `pair_bytes` apart, their scales and minima.
-void pack_paired_scales(const MatrixSource& source, const Values& scales, const Values& minima,
-                        int64_t row, int64_t lane, bool stored_minimum, uint8_t* packed_tile,
-                        int64_t pair_bytes) {
+void pack_paired_scales(const Values& scales, const Values& minima, int64_t row, int64_t lane,
+                        bool stored_minimum, uint8_t* packed_tile, int64_t pair_bytes) {
     std::vector<std::array<double, 2>> groups(static_cast<size_t>(scales.groups));
     double largest = 0.0; // a NaN propagates
     for (int64_t unit = 0; unit < scales.groups; ++unit) {
@@ -189,7 +188,7 @@ void pack_paired(const MatrixSource& source, const PackedMatrix& part, Rows rows
     const int64_t unit_quants = quant_bytes(Encoding::affine4);
     for (int64_t lane = 0; lane < rows.count; ++lane) {
         const int64_t row = rows.first + lane;
-        pack_paired_scales(source, scales, minima, row, lane, part.stored_minimum, to, pair_bytes);
+        pack_paired_scales(scales, minima, row, lane, part.stored_minimum, to, pair_bytes);
         const uint8_t* quants = source.q + row * units * Affine4::kSourceBytes;
         for (int64_t unit = 0; unit < units; ++unit) {
             uint8_t* pair = to + head_bytes(part) + (unit / 2 + 1) * pair_bytes - 2 * unit_quants;
