@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -26,6 +26,8 @@ from bench.layered_shapes import (
     QWEN35_2B,
     QWEN35_VOCABULARY,
 )
+from penstock.models.decoder.spec import DecoderSpec
+from penstock.models.decoder.tensor_names import TensorNames
 from penstock.models.decoder.tensor_shapes import expected_shapes, matrix_shapes
 from penstock.models.families.registry import spec_of_gguf
 from penstock.quant.gguf.gguf_file import GgufFile
@@ -168,9 +170,19 @@ def main() -> None:
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("--tokenizer", type=Path, required=True, help="GGUF file with a vocabulary")
     parser.add_argument("--kind", default="q8_0", choices=("f16", "bf16", "q8_0", "q4_0"))
+    parser.add_argument("--mtp", action="store_true", help="add a multi-token-prediction head")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    write(SHAPES[arguments.shape], arguments.tokenizer, arguments.kind, arguments.out)
+    shape = SHAPES[arguments.shape]
+    if arguments.mtp:
+        shape = with_mtp_head(shape)
+    write(shape, arguments.tokenizer, arguments.kind, arguments.out)
+
+
+def with_mtp_head(shape: ModelShape) -> ModelShape:
+    """Return `shape` with one more layer, which predicts further tokens."""
+    layers = {"block_count": shape.keys["block_count"] + 1, "nextn_predict_layers": 1}
+    return replace(shape, keys={**shape.keys, **layers})
 
 
 def write(shape: ModelShape, tokenizer: Path, kind: str, path: Path) -> None:
@@ -187,7 +199,11 @@ def write(shape: ModelShape, tokenizer: Path, kind: str, path: Path) -> None:
         file = GgufFile(head)
         spec, family = spec_of_gguf(file)
     shapes = expected_shapes(family.names, spec)
-    matrices = matrix_shapes(family.names, spec)
+    matrices = set(matrix_shapes(family.names, spec))
+    if spec.mtp is not None:
+        head = _mtp_shapes(family.names, spec, shapes)
+        shapes |= head
+        matrices |= set(head)
     random = np.random.default_rng(0)
     writer = _writer(shape, source, path)
     for name, size in shapes.items():
@@ -195,6 +211,26 @@ def write(shape: ModelShape, tokenizer: Path, kind: str, path: Path) -> None:
         own = gguf.GGMLQuantizationType[kind.upper() if is_matrix else "F32"]
         writer.add_tensor(name, _quantized(name, size, own, random), raw_dtype=own)
     _finish(writer)
+
+
+def _mtp_shapes(
+    names: TensorNames, spec: DecoderSpec, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the name and the shape of each tensor of the MTP head."""
+    assert spec.mtp is not None and names.mtp is not None
+    like, root = names.layer.format(spec.mtp.like), names.layer.format(len(spec.layers))
+    width = spec.hidden_size
+    layer = {
+        root + name.removeprefix(like): size
+        for name, size in shapes.items()
+        if name.startswith(like)
+    }
+    return layer | {
+        root + names.mtp.fc: (width, 2 * width),
+        root + names.mtp.embedding_norm: (width,),
+        root + names.mtp.hidden_norm: (width,),
+        root + names.mtp.norm: (width,),
+    }
 
 
 def _add_hint(writer: gguf.GGUFWriter, name: str, size: tuple[int, ...]) -> None:
