@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-VOCABULARY = range(1000, 40_000)  # ordinary text tokens in every vocabulary measured here
+VOCABULARY = range(1000, 30_000)  # ordinary text tokens in every vocabulary measured here
 
 Figure = Literal["prompt_tok_s", "decode_tok_s", "out_tok_s"]
 
