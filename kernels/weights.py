@@ -123,11 +123,14 @@ class Linear:
     `rounding`: with "f16", products of float16 parts may round weights and activations if their
         error stays as small as that of float16 arithmetic, which is twice as fast on some
         processors.
+    `names`: the names of the tensors of the parts in the checkpoint, for statistics of the layer's
+        input. Empty if none are collected.
     """
 
     parts: tuple[Matrix, ...]
     bias: npt.NDArray[np.float32] | None = None
     rounding: Literal["none", "f16"] = "none"
+    names: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -154,6 +157,8 @@ class Experts:
         and only if `down_bias` is None.
     `down_bias`: [E, W] float32.
     `shares_scale`: see `SharesScale`.
+    `opening_names`, `down_name`: the names of the tensors in the checkpoint, as `Linear.names`. {}
+        is the number of the expert.
     """
 
     gate: tuple[Matrix, ...]
@@ -163,6 +168,8 @@ class Experts:
     down_bias: npt.NDArray[np.float32] | None = None
     activation: ExpertActivation = "silu"
     shares_scale: SharesScale = "output"
+    opening_names: tuple[str, ...] = ()
+    down_name: str = ""
 
     @property
     def shape(self) -> tuple[int, int, int]:

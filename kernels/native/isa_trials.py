@@ -17,7 +17,8 @@ import numpy.typing as npt
 from penstock import _native
 from penstock.kernels.isa.choice import MEASURED_ROWS, Cell, Kind, Trial
 from penstock.kernels.isa.instruction_sets import IsaSelection, KernelShapes, MatrixForm, RowRange
-from penstock.kernels.native.ops import NativeOps, PlanOps, plan_arguments
+from penstock.kernels.native.ops import NativeOps, PlanOps
+from penstock.kernels.native.plan_inputs import plan_arguments
 from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.weights import (
     FLOAT4_VALUES,

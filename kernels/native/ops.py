@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock import _native
+from penstock.kernels.column_squares import Squares
 from penstock.kernels.isa.instruction_sets import IsaSelection
 from penstock.kernels.layer_graphs import LayerGraphs
 from penstock.kernels.lora_slots import AdapterSlots, SlotSizes
 from penstock.kernels.native.adjust_operands import adjust_operands
 from penstock.kernels.native.backend import CallBackend, EagerBackend, PlanRecorder
+from penstock.kernels.native.collecting import CollectingBackend, ExpertNames
 from penstock.kernels.native.latent_ops import LatentBackendOps
 from penstock.kernels.native.pack import NativeSlots, matrix_source
-from penstock.kernels.native.recurrent_ops import BackendRecurrentOps, state_operands
+from penstock.kernels.native.plan_inputs import (
+    ADAPTER_INPUTS,
+    CROSS_INPUTS,
+    ROPE_INPUTS,
+    STATE_INPUTS,
+    media_inputs,
+)
+from penstock.kernels.native.recurrent_ops import BackendRecurrentOps
 from penstock.kernels.native.row_ops import row_ops
 from penstock.kernels.recurrent_state import StateRows
 from penstock.kernels.routing import SCORINGS, Routing
@@ -52,6 +61,7 @@ class BackendOps(BackendRecurrentOps[Tensor], LatentBackendOps[Tensor]):
 
     def __init__(self, backend: CallBackend[Tensor]) -> None:
         self._backend = backend
+        self._names: dict[int, tuple[str, ...] | ExpertNames] = {}
 
     @property
     def isa(self) -> str:
@@ -59,7 +69,11 @@ class BackendOps(BackendRecurrentOps[Tensor], LatentBackendOps[Tensor]):
         return str(self._backend.kernels.isa)
 
     def pack_linear(self, weight: Linear) -> Any:
-        return self._pack(weight, "products" if weight.rounding == "none" else "rounded_products")
+        use = "products" if weight.rounding == "none" else "rounded_products"
+        packed = self._pack(weight, use)
+        if weight.names:
+            self._names[id(packed)] = weight.names
+        return packed
 
     def _pack(self, weight: Linear, use: str = "products") -> Any:
         parts = [matrix_source(part) for part in weight.parts]
@@ -75,7 +89,10 @@ class BackendOps(BackendRecurrentOps[Tensor], LatentBackendOps[Tensor]):
         gate_up = Linear(parts, weights.gate_up_bias)
         layers = (gate_up, Linear(weights.down, weights.down_bias))
         first, second = (self._pack(Linear(one.parts, _flat(one.bias))) for one in layers)
-        return _native.PackedExperts(first, second, weights.activation, weights.shares_scale)
+        packed = _native.PackedExperts(first, second, weights.activation, weights.shares_scale)
+        if weights.down_name:
+            self._names[id(packed)] = ExpertNames.of(weights)
+        return packed
 
     def pack_embedding(self, table: Matrix) -> Any:
         """Pack the table like an output head, for reading by rows."""
@@ -297,6 +314,12 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
             backend, max_blocks, adapters=adapters, media=media, cross=cross, states=states
         )
 
+    def collecting(self, squares: Squares) -> NativeOps:
+        """Return ops that also add the inputs of the linear layers and experts that these ops have
+        packed to `squares`. Weights without names are not collected for."""
+        own = self._backend
+        return NativeOps(CollectingBackend(own.kernels, own.pool, self._names, squares))
+
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> npt.NDArray[np.int32]:
         """Return a token per row of `logits: [S, V]`, which are adjusted in place: [S] int32,
         negative for a row without a token. See `kernels.sampler_inputs`."""
@@ -359,10 +382,10 @@ class PlanOps(BackendOps[Any]):
         super().__init__(backend)
         self._recorder = backend.recorder
         further = [
-            *(_ADAPTER_INPUTS if adapters else ()),
-            *_media_inputs(media),
-            *(_CROSS_INPUTS if cross else ()),
-            *(_STATE_INPUTS if states else ()),
+            *(ADAPTER_INPUTS if adapters else ()),
+            *media_inputs(media),
+            *(CROSS_INPUTS if cross else ()),
+            *(STATE_INPUTS if states else ()),
         ]
         tensors = self._recorder.inputs(max_blocks, further)
         base = tensors[: len(tensors) - len(further)]
@@ -373,7 +396,7 @@ class PlanOps(BackendOps[Any]):
         )
         if adapters:
             slots, order, starts, sampled_order, sampled_starts = (
-                named[name] for name in _ADAPTER_INPUTS
+                named[name] for name in ADAPTER_INPUTS
             )
             self.inputs = replace(
                 self.inputs,
@@ -381,7 +404,7 @@ class PlanOps(BackendOps[Any]):
                 sampled_adapters=AdapterRows(slots, sampled_order, sampled_starts),
             )
         if media is not None:
-            turned = tuple(named[name] for name in _ROPE_INPUTS[:-1] if name in named)
+            turned = tuple(named[name] for name in ROPE_INPUTS[:-1] if name in named)
             rows = MediaRows(
                 named["media_index"],
                 media.rows,
@@ -392,11 +415,11 @@ class PlanOps(BackendOps[Any]):
             )
             self.inputs = replace(self.inputs, media=rows)
         if states:
-            state_rows = StateRows(*(named[name] for name in _STATE_INPUTS))
+            state_rows = StateRows(*(named[name] for name in STATE_INPUTS))
             self.inputs = replace(self.inputs, states=state_rows)
         self.cross_inputs: StepInputs[Any] | None = None
         if cross:
-            contexts, tables = (named[name] for name in _CROSS_INPUTS)
+            contexts, tables = (named[name] for name in CROSS_INPUTS)
             self.cross_inputs = replace(self.inputs, context_lens=contexts, block_tables=tables)
 
     def keep(self, tensor: Any) -> None:
@@ -413,63 +436,6 @@ class PlanOps(BackendOps[Any]):
         run of either plan.
         """
         return self._recorder.finish(self._backend.pool, output, shared)
-
-
-_ADAPTER_INPUTS: Final = (
-    "adapter_slots",
-    "adapter_order",
-    "adapter_starts",
-    "sampled_order",
-    "sampled_starts",
-)
-_CROSS_INPUTS: Final = ("cross_context_lens", "cross_block_tables")
-_STATE_INPUTS: Final = (
-    "state_source",
-    "state_base",
-    "state_target",
-    "state_keep",
-    "state_save",
-    "state_save_after",
-)
-_ROPE_INPUTS: Final = ("media_time", "media_height", "media_width", "media_rope_rows")
-
-
-def _media_inputs(media: MediaRows[Any] | None) -> tuple[str, ...]:
-    """Return the names of the inputs of a plan for steps with such media."""
-    if media is None:
-        return ()
-    rope = _ROPE_INPUTS if media.rope_positions else ()
-    return ("media_index", *rope, *(() if media.visible is None else ("media_visible",)))
-
-
-def plan_arguments(
-    inputs: StepInputs[Any], cross: StepInputs[Any] | None = None
-) -> tuple[Any, ...]:
-    """Return the arguments of a plan's `run` for a step with these inputs, in order. `cross`: the
-    inputs of cross-attention, of which the context lengths and block tables are read; None for a
-    plan without it."""
-    arguments = (
-        inputs.tokens,
-        inputs.positions,
-        inputs.slots,
-        inputs.query_starts,
-        inputs.context_lens,
-        inputs.block_tables,
-        inputs.sample_rows,
-    )
-    own, sampled, media = inputs.adapters, inputs.sampled_adapters, inputs.media
-    further: tuple[Any, ...] = ()
-    if own is not None and sampled is not None:
-        further = (own.slots, own.order, own.starts, sampled.order, sampled.starts)
-    if media is not None:
-        optional = (media.rope_rows, media.visible)
-        given = (array for array in optional if array is not None)
-        further = (*further, media.index, *media.rope_positions, *given)
-    if cross is not None:
-        further = (*further, cross.context_lens, cross.block_tables)
-    if inputs.states is not None:
-        further = (*further, *state_operands(inputs.states))
-    return (*arguments, further)
 
 
 def _refuse_sinks(sinks: Any) -> None:

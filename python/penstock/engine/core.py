@@ -39,6 +39,7 @@ from penstock.engine.types import (
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.token_masks import TokenMaskFiller
 from penstock.grammar.vocabulary import Vocabulary
+from penstock.runtime.live_weights import LiveWeights
 from penstock.runtime.own_adapters import own_limits
 from penstock.runtime.protocol import Runtime
 from penstock.scheduler import CpuKvCacheIndex, Progress, Scheduler
@@ -135,6 +136,11 @@ class EngineCore:
     def report(self) -> str:
         """The memory formula with this model's numbers, which is printed at start-up."""
         return self._runtime.report
+
+    @property
+    def live_weights(self) -> LiveWeights | None:
+        """The weights, if they can be studied and changed while the model serves."""
+        return self._runtime.live_weights
 
     @property
     def has_work(self) -> bool:

@@ -9,6 +9,7 @@ from penstock.base.errors import ModelError
 from penstock.base.resources import available_bytes
 from penstock.config import EngineSettings, Environment, read_environment
 from penstock.models.decoder.decoder import Progress
+from penstock.models.decoder.weights import DecoderWeights
 from penstock.models.embedding.rerankers import is_reranker, load_reranker
 from penstock.models.hub.hub_access import hub_access_of
 from penstock.models.hub.model_files import ModelFiles
@@ -23,6 +24,8 @@ from penstock.models.loader.text_tower import has_text_tower, load_text_tower
 from penstock.models.whisper.loader import load_whisper
 from penstock.runtime.cpu.embedding import EmbeddingRuntime, NativeEmbedding
 from penstock.runtime.cpu.image_embedding import ImageAndTextEmbedding, ImageEmbedding
+from penstock.runtime.cpu.live_weights import NativeLiveWeights
+from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.runtime import CpuRuntime
 from penstock.runtime.cpu.start_backend import start_backend
 from penstock.runtime.cpu.transcription import start_native_transcription
@@ -232,4 +235,7 @@ def start_runtime(
         max_drafts=0 if drafter is None else settings.num_draft_tokens,
     )
     report = taken.formula() + model.load_note
-    return CpuRuntime(rows, backend, info, report, drafter)
+    live = None
+    if isinstance(backend, NativeBackend) and isinstance(model.weights, DecoderWeights):
+        live = NativeLiveWeights(backend, model.weights.names, model.spec)
+    return CpuRuntime(rows, backend, info, report, drafter, live)

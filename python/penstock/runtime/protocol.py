@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from penstock.config import CPU_STEP_SIZES, StepSizes
 from penstock.runtime.adapters import RuntimeAdapters
+from penstock.runtime.live_weights import LiveWeights
 from penstock.runtime.media import RuntimeMedia
 from penstock.scheduler.types import DraftSource, StepPlan, StepResult
 
@@ -85,6 +86,10 @@ class Runtime(Protocol):
     @property
     def media(self) -> RuntimeMedia | None:
         """The towers, or None for a model that reads only text."""
+
+    @property
+    def live_weights(self) -> LiveWeights | None:
+        """The weights, if they can be studied and changed while the model serves, else None."""
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         """Start to execute a plan: apply its changes, compute its chunks, and sample tokens that

@@ -133,6 +133,10 @@ class TranscriptionRuntime:
         return self._report
 
     @property
+    def live_weights(self) -> None:
+        return None
+
+    @property
     def adapters(self) -> RuntimeAdapters | None:
         return None
 

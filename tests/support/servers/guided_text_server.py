@@ -38,6 +38,7 @@ class GuidedTextRuntime:
 
     adapters = None
     media = None
+    live_weights = None
     report = ""
 
     def __init__(self, tokens: Iterable[int], vocab_size: int) -> None:

@@ -89,7 +89,16 @@ def read_experts(weights: ExpertTensors, prefix: str, mixture: ExpertsSpec) -> E
     biases: tuple[Vector | None, Vector | None] = (None, None)
     if mixture.biased:
         biases = (_biases(weights, prefix, opening), _biases(weights, prefix, [names.expert_down]))
-    return Experts(gate, up, down, *biases, mixture.activation, mixture.shares_scale)
+    return Experts(
+        gate,
+        up,
+        down,
+        *biases,
+        mixture.activation,
+        mixture.shares_scale,
+        opening_names=tuple(f"{prefix}{name}.weight" for name in opening),
+        down_name=f"{prefix}{names.expert_down}.weight",
+    )
 
 
 def read_shared(weights: ExpertTensors, prefix: str, mixture: ExpertsSpec) -> SharedWeights | None:

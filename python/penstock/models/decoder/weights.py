@@ -255,7 +255,7 @@ class DecoderWeights:
         bias, scale = prefix + names.router_bias, prefix + names.expert_scale
         return replace(
             weights,
-            router=self._linear(prefix, names.router, mixture.biased),
+            router=replace(self._linear(prefix, names.router, mixture.biased), names=()),
             experts=read_experts(self, prefix, mixture),
             router_bias=self.row(bias).data[0] if mixture.correction_bias else None,
             expert_scale=self.row(scale).data[0] if mixture.expert_scale else None,
@@ -321,7 +321,9 @@ class DecoderWeights:
         for name in names:
             sizes = [rows for own, rows in parts if own == name]
             matrices += split_rows(self.matrix(f"{prefix}{name}.weight"), sizes)
-        return Linear(tuple(matrices), self._biases(prefix, names) if biased else None)
+        bias = self._biases(prefix, names) if biased else None
+        tensors = tuple(f"{prefix}{name}.weight" for name in names)
+        return Linear(tuple(matrices), bias, names=tensors)
 
     def _biases(self, prefix: str, names: Sequence[str]) -> Vector:
         return np.concatenate([self._checkpoint.vector(f"{prefix}{name}.bias") for name in names])
@@ -337,13 +339,13 @@ class DecoderWeights:
         bias = fused.bias
         if bias is not None:
             bias = bias * np.repeat(np.array([factor, 1], np.float32), ff)
-        return Linear((scaled(first, factor), up), bias)
+        return replace(fused, parts=(scaled(first, factor), up), bias=bias)
 
     def _down(self, prefix: str) -> Linear:
         down = self._linear(prefix, self.names.down, self.spec.mlp_bias)
         factor = self.spec.down_factor
         bias = None if down.bias is None else down.bias * np.float32(factor)
-        return Linear(tuple(scaled(part, factor) for part in down.parts), bias)
+        return replace(down, parts=tuple(scaled(part, factor) for part in down.parts), bias=bias)
 
     def _qkv(self, prefix: str, own: LayerSpec) -> Linear:
         names, spec = self.names, self.spec
@@ -362,7 +364,7 @@ class DecoderWeights:
             split = np.split(bias, np.cumsum([count for _, count in parts])[:-1])
             ordered = [one[order] for one, order in zip(split[:2], orders, strict=False)]
             bias = np.concatenate([*ordered, *split[2:]])
-        return Linear((*turned, *fused.parts[2:]), bias)
+        return replace(fused, parts=(*turned, *fused.parts[2:]), bias=bias)
 
     def _gated_qkv(self, prefix: str, own: LayerSpec) -> tuple[Linear, Linear]:
         """Return q, k and v, and the gate of the output, whose rows are beside those of q."""
@@ -376,7 +378,7 @@ class DecoderWeights:
         bias = None
         if q.bias is not None and kv.bias is not None:
             bias = np.concatenate([q.bias, kv.bias])
-        return Linear((*q.parts, *kv.parts), bias), gate
+        return Linear((*q.parts, *kv.parts), bias, names=(*q.names, *kv.names)), gate
 
 
 class _LayerTensors:
@@ -388,7 +390,9 @@ class _LayerTensors:
         self._names = names
 
     def linear(self, *roles: str, bias: str | None = None) -> Linear:
-        return Linear(tuple(map(self.matrix, roles)), None if bias is None else self.array(bias))
+        matrices = tuple(map(self.matrix, roles))
+        tensors = tuple(map(self._name, roles))
+        return Linear(matrices, None if bias is None else self.array(bias), names=tensors)
 
     def matrix(self, role: str) -> Matrix:
         return self._weights.matrix(self._name(role))
@@ -417,7 +421,8 @@ class _LayerTensors:
 def _rows_of(linear: Linear, rows: npt.NDArray[np.intp]) -> Linear:
     """Return some rows of a linear layer of one matrix."""
     (matrix,) = linear.parts
-    return Linear((take_rows(matrix, rows),), None if linear.bias is None else linear.bias[rows])
+    bias = None if linear.bias is None else linear.bias[rows]
+    return replace(linear, parts=(take_rows(matrix, rows),), bias=bias)
 
 
 def prefetch_layers(read: Callable[[int], LayerWeights], count: int) -> Iterator[LayerWeights]:

@@ -31,7 +31,7 @@ from penstock.models.configuration.text_backbone import (
 )
 from penstock.models.decoder.mtp_layer import with_mtp
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.tensor_names import HF_NAMES, TensorNames
+from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES, TensorNames
 from penstock.models.encoder.classifier import DECODER_CLASSIFIER, ClassifierSpec
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.encoder.tensor_names import EncoderNames
@@ -129,6 +129,11 @@ _HF_NAMES: Final = {family.name: family.names for family in _DECODERS} | {
     family.gguf.architecture: family.hf.names
     for family in FAMILIES
     if isinstance(family.hf, HfDecoder) and family.gguf is not None
+}
+_GGUF_TWINS: Final = {
+    family.hf.name: family.gguf.names
+    for family in FAMILIES
+    if isinstance(family.hf, HfDecoder) and isinstance(family.gguf, GgufDecoder)
 }
 _ENCODER_NAMES: Final = {family.name: family.names for family in _ENCODERS}
 
@@ -295,6 +300,14 @@ def hf_names(spec: DecoderSpec) -> TensorNames:
 def gguf_names(spec: DecoderSpec) -> TensorNames:
     """Return the tensor names of a decoder in a GGUF file, from which `spec` was read."""
     return GGUF_DECODERS[spec.architecture].names
+
+
+def gguf_twin(names: TensorNames, spec: DecoderSpec) -> TensorNames:
+    """Return the names that a GGUF file of the model would have: `names` themselves if they are of
+    a GGUF file, or if the model has no GGUF form."""
+    if names.layer == GGUF_NAMES.layer:
+        return names
+    return _GGUF_TWINS.get(spec.architecture, names)
 
 
 def tensor_renaming(spec: DecoderSpec, container: str | None) -> Callable[[str], str | None] | None:

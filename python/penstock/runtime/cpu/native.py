@@ -9,6 +9,7 @@ from typing import Any, Final
 from penstock.base.errors import ModelError
 from penstock.base.resources import available_cores
 from penstock.config import EngineSettings
+from penstock.kernels.column_squares import Squares
 from penstock.kernels.isa.instruction_sets import IsaSelection
 from penstock.kernels.lora_slots import AdapterSlots
 from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
@@ -76,6 +77,7 @@ class NativeBackend(NativeSampling):
             self._tail, self._adapter_tail = self._record_tails()
             self._media_plans = MediaPlans(self._plan, self._record)
             self._hidden: Floats | None = None
+            self._collecting: NativeOps | None = None
             if self.mtp is not None:
                 self.mtp.record(self._plan)
         except ValueError as refusal:
@@ -99,7 +101,10 @@ class NativeBackend(NativeSampling):
         """Run the forward pass of one step; see `Backend.logits`. Returns a view of the plan's
         memory. Steps with and without adapters or media have separate plans, which use the same
         memory. Plans with media are recorded when they are first needed. If the last layers only
-        read caches, a step that samples some of its tokens runs as two plans; see `NativeTail`."""
+        read caches, a step that samples some of its tokens runs as two plans; see `NativeTail`.
+        While the inputs of linear layers are collected, steps run kernel by kernel."""
+        if self._collecting is not None:
+            return self._collected_logits(self._collecting, inputs)
         tail = self._tail if inputs.adapters is None else self._adapter_tail
         if tail is not None and is_gathered(inputs):
             return tail.logits(inputs)
@@ -118,6 +123,20 @@ class NativeBackend(NativeSampling):
         plan."""
         slots = None if self.adapters is None else self.adapters.slots
         logits: Floats = self._decoder.forward(self._ops, inputs, self.caches, slots, self.states)
+        return logits
+
+    def collect(self, squares: Squares | None) -> None:
+        """Add the squares of the inputs of all linear layers and experts of later steps to
+        `squares`, of all tokens; None: stop. Call this between steps. Steps have the same bits
+        meanwhile, and take longer."""
+        self._collecting = None if squares is None else self._ops.collecting(squares)
+
+    def _collected_logits(self, ops: NativeOps, inputs: StepInputs[Ints]) -> Floats:
+        slots = None if self.adapters is None else self.adapters.slots
+        given = inputs, self.caches, slots, self.states
+        logits, hidden = self._decoder.forward_all(ops, *given)
+        if self.mtp is not None:
+            self._hidden = hidden
         return logits
 
     def prepare(self, used_blocks: int) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 from penstock.runtime.adapters import RuntimeAdapters
 from penstock.runtime.backend import Backend
 from penstock.runtime.drafter import Drafter
+from penstock.runtime.live_weights import LiveWeights
 from penstock.runtime.media import RuntimeMedia
 from penstock.runtime.protocol import Masks, RuntimeInfo
 from penstock.runtime.row_table import RowTable
@@ -18,7 +19,8 @@ from penstock.scheduler.types import StepPlan, StepResult
 
 class CpuRuntime:
     """A `Runtime` on a CPU. `rows` and `backend` must have the sizes in `info`. `drafter`: proposes
-    draft tokens after each step; None: the runtime proposes none."""
+    draft tokens after each step; None: the runtime proposes none. `live_weights`: None if the
+    weights cannot be changed."""
 
     def __init__(
         self,
@@ -27,7 +29,9 @@ class CpuRuntime:
         info: RuntimeInfo,
         report: str,
         drafter: Drafter | None = None,
+        live_weights: LiveWeights | None = None,
     ) -> None:
+        self.live_weights = live_weights
         self._rows = rows
         self._backend = backend
         self._drafter = drafter

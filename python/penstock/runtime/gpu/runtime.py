@@ -168,6 +168,10 @@ class GpuRuntime:
         return None if self.device_media is None else self.device_media.towers
 
     @property
+    def live_weights(self) -> None:
+        return None
+
+    @property
     def adapters(self) -> DeviceAdapters | None:
         return self._adapters
 

@@ -72,6 +72,10 @@ class TensorParallelRuntime:
         return self._media
 
     @property
+    def live_weights(self) -> None:
+        return None
+
+    @property
     def adapters(self) -> TensorParallelAdapters | None:
         return self._adapters
 

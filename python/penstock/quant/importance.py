@@ -1,0 +1,144 @@
+"""Importance matrices: how much each input column of a weight matters, from a text or from traffic.
+Read from and written to the GGUF files of llama.cpp's `llama-imatrix`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.kernels.column_squares import ColumnSquares
+from penstock.kernels.weights import Dense
+from penstock.quant.gguf.gguf_file import GgufFile
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+SUMS: Final = ".in_sum2"
+COUNTS: Final = ".counts"
+CHUNK_SIZE: Final = 512
+"""The number of tokens of a chunk of calibration text, as llama.cpp's default."""
+
+_ALIGNMENT: Final = 32
+_STRING, _ARRAY, _U32, _F32 = 8, 9, 4, 0
+
+
+@dataclass(frozen=True)
+class ImportanceMatrix:
+    """The sums of squares of the inputs of a model's matrices.
+
+    - `squares`: name of the tensor in a GGUF file, with `.weight`, -> its sums. A tensor of all
+      experts of a layer has sums for each expert.
+    - `datasets`: the names of the texts.
+    - `chunk_count`, `chunk_size`: the number of chunks of text, and the tokens of a chunk.
+    """
+
+    squares: Mapping[str, ColumnSquares]
+    datasets: tuple[str, ...] = ()
+    chunk_count: int = 0
+    chunk_size: int = CHUNK_SIZE
+    _means: dict[str, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def importance(self, name: str) -> Floats | None:
+        """Return the mean square of each input column of a tensor, [E, C] float32 with one row per
+        expert, one row for a tensor without experts; None if there are no sums of it. All columns
+        of an expert that no token chose have the importance 1."""
+        if name not in self.squares:
+            return None
+        if name not in self._means:
+            self._means[name] = self.squares[name].means()
+        return self._means[name]
+
+    @classmethod
+    def read(cls, path: Path) -> ImportanceMatrix:
+        """Read a file of `llama-imatrix` in its GGUF form. Raises ModelError naming the file and
+        the key or tensor at fault."""
+        file = GgufFile(path)
+        if file.text("general.type", "") != "imatrix":
+            raise ModelError(f"{path}: general.type: is not imatrix, so this is no importance file")
+        names = [name.removesuffix(SUMS) for name in file.tensors if name.endswith(SUMS)]
+        return cls(
+            {name: _read_squares(file, name) for name in names},
+            tuple(file.strings("imatrix.datasets")),
+            file.integer("imatrix.chunk_count", 0),
+            file.integer("imatrix.chunk_size", CHUNK_SIZE),
+        )
+
+    def write(self, path: Path) -> None:
+        """Write the file, which replaces an existing one when it is complete."""
+        metadata: dict[str, Any] = {
+            "general.type": "imatrix",
+            "imatrix.datasets": self.datasets,
+            "imatrix.chunk_count": self.chunk_count,
+            "imatrix.chunk_size": self.chunk_size,
+        }
+        tensors: dict[str, Floats] = {}
+        for name, squares in self.squares.items():
+            tensors[name + SUMS] = squares.sums.astype("<f4")
+            tensors[name + COUNTS] = squares.counts.astype("<f4")[:, None]
+        partial = path.with_name(f".{path.name}.partial")
+        with partial.open("wb") as file:
+            file.write(_header(metadata, tensors))
+            for values in tensors.values():
+                file.write(_padded(values.tobytes()))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+
+
+def _read_squares(file: GgufFile, name: str) -> ColumnSquares:
+    if name + COUNTS not in file.tensors:
+        raise ModelError(f"{file.path}: {name}{COUNTS}: is missing")
+    sums, counts = file.flattened(name + SUMS), file.flattened(name + COUNTS)
+    if not (_are_sums(sums) and _are_sums(counts)):
+        raise ModelError(f"{file.path}: {name}: sums and counts must be finite and not negative")
+    if counts.shape != (sums.shape[0], 1):
+        raise ModelError(f"{file.path}: {name}{COUNTS}: expected {sums.shape[0]} counts")
+    squares = ColumnSquares(*sums.shape)
+    squares.sums += sums.data.astype(np.float64)
+    squares.counts += counts.data[:, 0].astype(np.int64)
+    return squares
+
+
+def _are_sums(part: Dense) -> bool:
+    values = part.data.astype(np.float64)
+    return part.dtype == "f32" and bool((np.isfinite(values) & (values >= 0)).all())
+
+
+def _header(metadata: Mapping[str, Any], tensors: Mapping[str, Floats]) -> bytes:
+    """Return the header of a GGUF file of version 3 with float32 tensors, padded to the start of
+    the data."""
+    parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(metadata))]
+    for key, value in metadata.items():
+        parts += [_text(key), _value(value)]
+    offset = 0
+    for name, values in tensors.items():
+        extents = values.shape[::-1]
+        parts += [_text(name), struct.pack("<I", len(extents))]
+        parts += [struct.pack(f"<{len(extents)}Q", *extents), struct.pack("<IQ", _F32, offset)]
+        offset += len(_padded(values.tobytes()))
+    return _padded(b"".join(parts))
+
+
+def _value(value: str | int | Sequence[str]) -> bytes:
+    if isinstance(value, str):
+        return struct.pack("<I", _STRING) + _text(value)
+    if isinstance(value, int):
+        return struct.pack("<II", _U32, value)
+    return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + b"".join(map(_text, value))
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack("<Q", len(encoded)) + encoded
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % _ALIGNMENT)
