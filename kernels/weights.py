@@ -74,7 +74,7 @@ IQ4_VALUES = np.array(
     [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241], np.uint8
 )
 """The values of the 4-bit codes of GGML's IQ4 types, plus 128; the steps grow away from zero. If an
-8-bit `Affine` has only these values, packing may store their 4-bit codes instead."""
+8-bit `Affine` has at most 16 values, packing may store 4-bit indices instead."""
 
 FLOAT4_ZERO = 76
 """The integer that represents 0 in an `Affine` of 4-bit floats."""
@@ -83,8 +83,7 @@ FLOAT4_VALUES = np.array(
     np.uint8,
 )
 """The values of the codes of 4-bit floats (e2m1 of the OCP microscaling specification: sign, two
-bits of exponent with bias 1, one bit of mantissa), doubled, plus FLOAT4_ZERO. If an 8-bit `Affine`
-has this zero point and only these values, packing may store their 4-bit codes instead."""
+bits of exponent with bias 1, one bit of mantissa), doubled, plus FLOAT4_ZERO."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,8 @@ class RandomInputs:
             exponent = self.numpy.integers(-10, -6, (rows, -(-width // group)))
             scale = (2.0**exponent).astype(np.float16)
             return Affine(bits, group, FLOAT4_VALUES[q % 16], scale, None, zero_point)
+        if like.startswith("iq2"):
+            q = _IQ2_VALUES[q % len(_IQ2_VALUES)]
         if like == "nvfp4":
             q = FLOAT4_VALUES[q % 16]
         levels = 16 if bits == 4 else top
@@ -204,7 +206,9 @@ class RandomInputs:
 
 
 # One more than the largest 8-bit integer of a format, if it is not 255.
-_TOPS = {"q5_0": 32, "q5_1": 32, "q5_k": 32, "q6_k": 64, "iq2_xxs": 87}
+_TOPS = {"q5_0": 32, "q5_1": 32, "q5_k": 32, "q6_k": 64}
+
+_IQ2_VALUES = np.array([0, 18, 35, 51, 68, 86], np.uint8)
 
 # source format -> bits, group size, zero point, layout of the scales (see `Affine`)
 _AFFINE_FORMS: dict[str, tuple[Any, Any, int, str]] = {
@@ -223,7 +227,9 @@ _AFFINE_FORMS: dict[str, tuple[Any, Any, int, str]] = {
     "mxfp4": (8, 32, FLOAT4_ZERO, "direct"),
     "nvfp4": (8, 16, FLOAT4_ZERO, "float32"),
     "iq1_m": (4, 16, 0, "float32"),
-    "iq2_xxs": (8, 32, 43, "float32"),
+    "iq2_xxs": (8, 32, 43, "two-level"),
+    "iq2_xs": (8, 16, 43, "two-level"),
+    "iq2_tiny": (8, 16, 43, "float32"),
     "iq3_s": (4, 32, 0, "float32"),
     "int4_zero_1": (4, 32, 1, "direct"),
     "int4_g128": (4, 128, 8, "direct"),

@@ -21,8 +21,6 @@ from penstock.kernels.native.ops import NativeOps, PlanOps
 from penstock.kernels.native.plan_inputs import plan_arguments
 from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.weights import (
-    FLOAT4_VALUES,
-    FLOAT4_ZERO,
     IQ4_VALUES,
     Affine,
     Dense,
@@ -234,15 +232,19 @@ def random_like(pattern: Matrix, rows: int, columns: int) -> Matrix:
     )
 
 
+_MIDDLES: Final = (16, 32, 64, 128)
+"""Zero points of integers of 5 to 8 bits. Others are those of tables of at most 16 values."""
+
+
 def _quants(pattern: Affine) -> npt.NDArray[np.uint8]:
     """Return integers that are typical of the format of `pattern`. Their values matter because
     packing recognizes the few values of 4-bit tables, and integers of 5 and 6 bits."""
     if pattern.bits == 4:
         return np.arange(256, dtype=np.uint8)
-    if pattern.zero_point == FLOAT4_ZERO:
-        return FLOAT4_VALUES
-    if pattern.zero_point == 128 and (pattern.q == IQ4_VALUES[0]).all():
-        return IQ4_VALUES
+    if pattern.minimum is None and (
+        pattern.zero_point not in _MIDDLES or (pattern.q == IQ4_VALUES[0]).all()
+    ):
+        return np.arange(16, dtype=np.uint8)
     of_five = pattern.minimum is not None and pattern.group == 32  # Q5_1 and Q5_K
     small = 0 < pattern.zero_point <= 32 or of_five
     return np.arange(64 if small else 256, dtype=np.uint8)

@@ -261,6 +261,8 @@ LINEAR = Op(
         _case("nvfp4", 20, 288, (24,), "bias"),
         _case("iq1_m", 3, 256, (40,)),
         _case("iq2_xxs", 20, 256, (33,), "bias"),
+        _case("iq2_xs", 3, 512, (40,)),
+        _case("iq2_tiny", 20, 288, (33,)),
         _case("iq3_s", 18, 256, (24,)),
         _case("int4_zero_1", 5, 256, (40,)),
         _case("int4_g128", 3, 288, (40,)),

@@ -24,16 +24,16 @@ BITS = {  # per weight: quants, and the scales and minima that they share
     "IQ4_NL": 4 + 16 / 32,
     "IQ4_XS": 4 + 8 / 32 + 16 / 256,
     "MXFP4": 4 + 16 / 32,
-    "NVFP4": 8 + 16 / 16,
+    "NVFP4": 4 + 16 / 16,
     "Q1_0": 4 + 16 / 32,
     "TQ1_0": 4 + 16 / 32,
     "TQ2_0": 4 + 16 / 32,
     "IQ1_S": 4 + 32 / 32 + 32 / 32,
     "IQ1_M": 4 + 32 / 16 + 32 / 16,
-    "IQ2_XXS": 8 + 32 / 32,
-    "IQ2_XS": 8 + 32 / 16,
-    "IQ2_S": 8 + 32 / 16,
-    "IQ3_XXS": 6 + 32 / 32,
+    "IQ2_XXS": 4 + 32 / 32,
+    "IQ2_XS": 4 + 32 / 16,
+    "IQ2_S": 4 + 32 / 16,
+    "IQ3_XXS": 4 + 32 / 32,
     "IQ3_S": 4 + 32 / 32 + 32 / 32,
 }
 
@@ -58,9 +58,21 @@ def test_bits_of_a_weight(name: str, isa: str) -> None:
     assert BITS[name] <= kind.held_bits("cpu") <= BITS[name] + (0.5 if name == "MXFP4" else 0)
 
 
-@pytest.mark.parametrize("form", ["iq4_nl", "iq4_xs", "mxfp4"])
-def test_a_new_value_is_kept(form: str) -> None:
+@pytest.mark.parametrize("form", ["iq4_nl", "iq4_xs", "mxfp4", "nvfp4"])
+def test_more_than_16_values_are_kept(form: str) -> None:
     matrix = RandomInputs(0).affine(ROWS, COLUMNS, form)
-    narrow = packed_bits(matrix, "scalar")
-    matrix.q[-1, -1] = 2
-    assert packed_bits(matrix, "scalar") > narrow + 3
+    narrow = packed_bits(matrix, ISAS[0])
+    matrix.q[-1, -2:] = 2, 3
+    assert packed_bits(matrix, ISAS[0]) > narrow + 1.5
+
+
+@pytest.mark.parametrize("name", ["IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS"])
+def test_scales_of_normal_size_are_multipliers(name: str) -> None:
+    kind = TYPES[name]
+    raw = np.random.default_rng(0).integers(0, 256, (ROWS * COLUMNS // 256, kind.size_bytes))
+    raw = raw.astype(np.uint8)
+    raw[:, 1] = 0x20  # d is at least 2^-7; in every type it is the first field
+    matrix = kind.convert(raw.reshape(-1), (ROWS, COLUMNS))
+    assert isinstance(matrix, Affine)
+    groups = 8 / matrix.group + 16 / 256
+    assert packed_bits(matrix, ISAS[0]) == pytest.approx(4 + groups, rel=0.01)

@@ -31,7 +31,8 @@ namespace {
 // packed tiles.
 template <Encoding kEncoding, int kGroup, int group, int first, int count, int kPackedTiles,
           int kRows>
-PENSTOCK_INLINE void group_dots(const uint8_t* const (&quants)[kPackedTiles],
+PENSTOCK_INLINE void group_dots(const uint8_t (&table)[kTableSize],
+                                const uint8_t* const (&quants)[kPackedTiles],
                                 const QuantizedUnit* const (&in)[kRows], I32 (&dot)[kRows][count]) {
     using D = Dot<quant_bits(kEncoding)>;
     constexpr int kWords = D::kStepWords, kSteps = kGroup / (4 * kWords);
@@ -44,7 +45,7 @@ PENSTOCK_INLINE void group_dots(const uint8_t* const (&quants)[kPackedTiles],
             constexpr int kVector = first + p;
             weight[p][at] =
                 D::prepare(step_words<kEncoding, kWord + at, kVector % kPackedTileVectors>(
-                    quants[kVector / kPackedTileVectors]));
+                    quants[kVector / kPackedTileVectors], table));
         });
         unrolled<kRows>([&](auto m) {
             Words values[kWords];
@@ -103,7 +104,7 @@ multiply_packed_tiles(const PackedMatrix& part, const uint8_t* (&packed_tile)[kP
             constexpr int g = decltype(i)::value % kGroups;
             constexpr int first = decltype(i)::value / kGroups * kVectors;
             I32 dot[kRows][kVectors];
-            group_dots<kEncoding, kGroup, g, first>(packed_tile, in, dot);
+            group_dots<kEncoding, kGroup, g, first>(part.table, packed_tile, in, dot);
             unrolled<kRows>([&](auto m) {
                 const QuantizedUnit& row = *in[m.value];
                 unrolled<kVectors>([&](auto p) {
@@ -141,7 +142,7 @@ constexpr int kFourRows = kRegisterRows < 4 ? kRegisterRows : 4;
 template <Encoding kEncoding, int kGroup>
 constexpr int kMaxRows =
     kGroup != kUnit ? (kEncoding == Encoding::affine6 ? kFourRows : 2)
-    : (kEncoding == Encoding::affine4 || has_table(kEncoding)) && kBf16Pairs && !kTiles
+    : (kEncoding == Encoding::affine4 || kEncoding == Encoding::table4) && kBf16Pairs && !kTiles
         ? kFourRows
         : kRegisterRows;
 
@@ -269,10 +270,9 @@ inline void multiply_affine(const AffineOperands& operands, const LinearTask& ta
     case Encoding::affine4: multiply_format<Encoding::affine4>(operands, task, workspace); break;
     case Encoding::affine6: multiply_format<Encoding::affine6>(operands, task, workspace); break;
     case Encoding::table4:
-        multiply_task<Encoding::table4, kUnit, Minima::none>(operands, task, workspace);
-        break;
-    case Encoding::float4:
-        multiply_task<Encoding::float4, kUnit, Minima::none>(operands, task, workspace);
+        task.part->group == kUnit
+            ? multiply_task<Encoding::table4, kUnit, Minima::none>(operands, task, workspace)
+            : multiply_task<Encoding::table4, 16, Minima::none>(operands, task, workspace);
         break;
     default: multiply_format<Encoding::affine8>(operands, task, workspace); break;
     }

@@ -44,7 +44,7 @@ PENSTOCK_INLINE void paired_dots(const uint8_t* const (&quants)[kPackedTiles],
         constexpr int step = decltype(s)::value;
         Words weight[kPackedTiles][1];
         for (int j = 0; j < kPackedTiles; ++j)
-            weight[j][0] = step_words<Encoding::affine4, step, 0>(quants[j]);
+            weight[j][0] = nibble_words<step, 0>(quants[j]);
         unrolled<kRows>([&](auto m) {
             const QuantizedUnit& in = rows[m.value].units[unit];
             const Words values[] = {broadcast_word(in.value + 4 * step)};

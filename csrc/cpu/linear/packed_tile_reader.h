@@ -17,26 +17,29 @@ struct AffineOperands {
     int64_t out_stride; // in floats
 };
 
+constexpr int kQuantStepBytes = 4 * kPackedTileRows;
+
+// Returns the words that hold 4 k of 4 bits, for the rows of vector `p` of a packed tile.
+template <int step, int p>
+PENSTOCK_INLINE Words nibble_words(const uint8_t* quants) {
+    const Words pair = load_words(quants + 4 * kLanes * p + step / 2 * kQuantStepBytes);
+    return step % 2 == 0 ? low_nibbles(pair) : high_nibbles(pair);
+}
+
 // Returns the words that hold the 4 k of a step, for the rows of vector `p` of a packed tile.
+// `table`: that of the matrix.
 template <Encoding kEncoding, int step, int p>
-PENSTOCK_INLINE Words step_words(const uint8_t* quants) {
-    constexpr int kStepBytes = 4 * kPackedTileRows;
+PENSTOCK_INLINE Words step_words(const uint8_t* quants, const uint8_t (&table)[kTableSize]) {
     const uint8_t* rows = quants + 4 * kLanes * p;
     if constexpr (kEncoding == Encoding::affine8) {
-        return load_words(rows + step * kStepBytes);
+        return load_words(rows + step * kQuantStepBytes);
+    } else if constexpr (kEncoding == Encoding::affine4) {
+        return nibble_words<step, p>(quants);
+    } else if constexpr (kEncoding == Encoding::table4) {
+        return table_lookup(table, nibble_words<step, p>(quants));
     } else {
-        const Words pair = load_words(rows + step / 2 * kStepBytes);
-        const Words low = step % 2 == 0 ? low_nibbles(pair) : high_nibbles(pair);
-        if constexpr (kEncoding == Encoding::affine4) {
-            return low;
-        } else if constexpr (kEncoding == Encoding::table4) {
-            return table_lookup(kTable4, low);
-        } else if constexpr (kEncoding == Encoding::float4) {
-            return table_lookup(kFloat4, low);
-        } else {
-            const Words top = load_words(rows + (4 + step / 4) * kStepBytes);
-            return join(low, two_bits<step % 4>(top));
-        }
+        const Words top = load_words(rows + (4 + step / 4) * kQuantStepBytes);
+        return join(nibble_words<step, p>(quants), two_bits<step % 4>(top));
     }
 }
 

@@ -59,7 +59,8 @@ PENSTOCK_INLINE const uint8_t* unpack_tile(const PackedMatrix& part, const uint8
             unrolled<kUnit / 4>([&](auto s) {
                 using D = UnpackedDot<kBits>;
                 constexpr int kWords = 4 / D::kWordValues;
-                const Words words = step_words<kEncoding, decltype(s)::value, v>(packed_tile);
+                const Words words =
+                    step_words<kEncoding, decltype(s)::value, v>(packed_tile, part.table);
                 unrolled<kWords>([&](auto i) {
                     to->quants[s.value * kWords + i.value][v] =
                         D::template unpack<decltype(i)::value>(words, part.zero_point);

@@ -27,9 +27,9 @@ PENSTOCK_INLINE float half_at(const uint8_t* from) {
 }
 
 // Unpacks the quants of one row in one unit; `words` points to the row's word of the first step.
-PENSTOCK_INLINE void unpack_quants(Encoding encoding, const uint8_t* words, uint8_t* q) {
+PENSTOCK_INLINE void unpack_quants(const PackedMatrix& part, const uint8_t* words, uint8_t* q) {
     constexpr int kStepBytes = 4 * kPackedTileRows;
-    if (encoding == Encoding::affine8) {
+    if (part.encoding == Encoding::affine8) {
         for (int step = 0; step < 8; ++step)
             std::memcpy(q + 4 * step, words + step * kStepBytes, 4);
         return;
@@ -41,12 +41,11 @@ PENSTOCK_INLINE void unpack_quants(Encoding encoding, const uint8_t* words, uint
         std::memcpy(q + 8 * step, &low, 4);
         std::memcpy(q + 8 * step + 4, &high, 4);
     }
-    if (encoding == Encoding::affine4)
+    if (part.encoding == Encoding::affine4)
         return;
-    if (has_table(encoding)) {
-        const auto& table = encoding == Encoding::table4 ? kTable4 : kFloat4;
+    if (part.encoding == Encoding::table4) {
         for (int k = 0; k < kUnit; ++k)
-            q[k] = table[q[k]];
+            q[k] = part.table[q[k]];
         return;
     }
     for (int k = 0; k < kUnit; ++k) {
@@ -83,7 +82,7 @@ PENSTOCK_INLINE void gather_affine(const PackedMatrix& part, const uint8_t* pack
             packed_tile += super_bytes(part);
         }
         uint8_t q[kUnit];
-        unpack_quants(part.encoding, packed_tile + scales + 4 * row, q);
+        unpack_quants(part, packed_tile + scales + 4 * row, q);
         for (int64_t g = 0; g < groups; ++g) {
             const double scale =
                 value_at(part.scale_form, packed_tile + g * column, row, super_scale);

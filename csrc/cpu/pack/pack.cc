@@ -1,6 +1,7 @@
 #include "cpu/pack/pack.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 
 #include "cpu/pack/pack_tile.h"
@@ -25,31 +26,44 @@ bool fits_int8(const void* values, DType type, int64_t count) {
     return std::all_of(bytes, bytes + count, [](uint8_t value) { return value < 128; });
 }
 
-// Returns whether `index_of` is non-negative for every quant. Stops soon after the first negative
-// result.
-template <class IndexOf>
-bool all_quants(const MatrixSource& source, const IndexOf& index_of) {
-    const int64_t block = 4096;
+constexpr int64_t kScanned = 4096; // quants read between checks
+
+// Returns whether every quant fits 6 bits. Stops soon after the first that does not.
+bool fits_six_bits(const MatrixSource& source) {
     const int64_t count = source.rows * source.depth;
-    for (int64_t begin = 0; begin < count; begin += block) {
-        const int64_t end = std::min(begin + block, count);
-        int8_t seen = 0;
+    for (int64_t begin = 0; begin < count; begin += kScanned) {
+        const int64_t end = std::min(begin + kScanned, count);
+        uint8_t bits = 0;
         for (int64_t i = begin; i < end; ++i)
-            seen |= index_of(source.q[i]);
-        if (seen < 0)
+            bits |= source.q[i];
+        if (bits > 63)
             return false;
     }
     return true;
 }
 
-bool fits_six_bits(const MatrixSource& source) {
-    return all_quants(source, [](uint8_t q) { return static_cast<int8_t>(q > 63 ? -1 : 0); });
-}
-
-// Returns whether the weights have the form of table types and every quant is in the table.
-bool fits_table(const MatrixSource& source, const std::array<int8_t, 256>& indices) {
-    return source.group == kUnit && source.minimum == nullptr &&
-           all_quants(source, [&](uint8_t q) { return indices[q]; });
+// Writes the values that the quants have, in ascending order, to `table`, whose rest repeats the
+// last one. Returns false, soon after the first value that does not fit, if there are more.
+bool fits_table(const MatrixSource& source, uint8_t (&table)[kTableSize]) {
+    if (source.minimum != nullptr)
+        return false;
+    const int64_t count = source.rows * source.depth;
+    std::array<bool, 256> seen{};
+    for (int64_t begin = 0; begin < count; begin += kScanned) {
+        const int64_t end = std::min(begin + kScanned, count);
+        for (int64_t i = begin; i < end; ++i)
+            seen[source.q[i]] = true;
+        if (std::count(seen.begin(), seen.end(), true) > kTableSize)
+            return false;
+    }
+    int size = 0;
+    for (int q = 0; q < 256; ++q) {
+        if (seen[static_cast<size_t>(q)])
+            table[size++] = static_cast<uint8_t>(q);
+    }
+    for (int i = size; i < kTableSize; ++i)
+        table[i] = table[size - 1];
+    return true;
 }
 
 ScaleForm scale_form(const MatrixSource& source) {
@@ -76,11 +90,10 @@ bool uses_paired_scales(const MatrixSource& source, Encoding encoding, Isa isa, 
 
 PackedMatrix affine_part(const MatrixSource& source, Isa isa, Use use) {
     PackedMatrix part;
-    part.encoding = source.bits == 4                   ? Encoding::affine4
-                    : fits_six_bits(source)            ? Encoding::affine6
-                    : fits_table(source, kTable4Index) ? Encoding::table4
-                    : fits_table(source, kFloat4Index) ? Encoding::float4
-                                                       : Encoding::affine8;
+    part.encoding = source.bits == 4                 ? Encoding::affine4
+                    : fits_table(source, part.table) ? Encoding::table4
+                    : fits_six_bits(source)          ? Encoding::affine6
+                                                     : Encoding::affine8;
     part.scale_form = scale_form(source);
     part.stored_minimum = source.minimum != nullptr;
     part.group = source.group;

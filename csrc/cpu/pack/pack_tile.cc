@@ -65,15 +65,21 @@ struct Affine6 {
     }
 };
 
-template <const std::array<int8_t, 256>& kPlace>
 struct Tabled {
     static constexpr int64_t kSourceBytes = 32;
-    static void pack(const uint8_t* row, uint8_t* to) {
+    std::array<uint8_t, 256> place{}; // index in the table of each q that the matrix has
+
+    explicit Tabled(const uint8_t (&table)[kTableSize]) {
+        for (int i = 0; i < kTableSize; ++i)
+            place[table[i]] = static_cast<uint8_t>(i);
+    }
+
+    void pack(const uint8_t* row, uint8_t* to) const {
         for (int step = 0; step < 4; ++step) {
             for (int j = 0; j < 4; ++j) {
                 const uint8_t* pair = row + 8 * step + j;
                 to[step * kStepBytes + j] =
-                    static_cast<uint8_t>(kPlace[pair[0]] | kPlace[pair[4]] << 4);
+                    static_cast<uint8_t>(place[pair[0]] | place[pair[4]] << 4);
             }
         }
     }
@@ -199,7 +205,8 @@ void pack_paired(const MatrixSource& source, const PackedMatrix& part, Rows rows
 }
 
 template <class Quants>
-void pack_affine(const MatrixSource& source, const PackedMatrix& part, Rows rows, uint8_t* to) {
+void pack_affine(const Quants& encoding, const MatrixSource& source, const PackedMatrix& part,
+                 Rows rows, uint8_t* to) {
     const int64_t units = source.depth / kUnit;
     const int64_t groups = source.depth / source.group;
     const int64_t supers = (source.depth + kSuper - 1) / kSuper;
@@ -226,7 +233,7 @@ void pack_affine(const MatrixSource& source, const PackedMatrix& part, Rows rows
             to = pack_group(minima, part.scale_form, rows, group, to);
         }
         for (int64_t lane = 0; lane < rows.count; ++lane) {
-            Quants::pack(quants + lane * row_bytes + unit * Quants::kSourceBytes, to + 4 * lane);
+            encoding.pack(quants + lane * row_bytes + unit * Quants::kSourceBytes, to + 4 * lane);
         }
         to += quant_bytes(part.encoding);
     }
@@ -305,11 +312,10 @@ void pack_tile(const MatrixSource& source, const PackedMatrix& part, int64_t pac
     if (part.scale_form == ScaleForm::paired)
         return pack_paired(source, part, rows, to);
     switch (part.encoding) {
-    case Encoding::affine4: pack_affine<Affine4>(source, part, rows, to); break;
-    case Encoding::affine6: pack_affine<Affine6>(source, part, rows, to); break;
-    case Encoding::table4: pack_affine<Tabled<kTable4Index>>(source, part, rows, to); break;
-    case Encoding::float4: pack_affine<Tabled<kFloat4Index>>(source, part, rows, to); break;
-    case Encoding::affine8: pack_affine<Affine8>(source, part, rows, to); break;
+    case Encoding::affine4: pack_affine(Affine4{}, source, part, rows, to); break;
+    case Encoding::affine6: pack_affine(Affine6{}, source, part, rows, to); break;
+    case Encoding::table4: pack_affine(Tabled{part.table}, source, part, rows, to); break;
+    case Encoding::affine8: pack_affine(Affine8{}, source, part, rows, to); break;
     case Encoding::dense_f32: pack_dense(source, rows, reinterpret_cast<uint32_t*>(to)); break;
     case Encoding::dense_f16: pack_dense(source, rows, reinterpret_cast<uint16_t*>(to)); break;
     case Encoding::dense_bf16: pack_bf16(source, rows, reinterpret_cast<uint16_t*>(to)); break;

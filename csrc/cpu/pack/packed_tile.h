@@ -14,8 +14,7 @@
 //     affine4: 4 steps; byte j of step s holds k = 8 s + j (low nibble), 8 s + 4 + j (high);
 //     affine6: as affine4 for the low 4 bits, then 2 steps for the high 2: bits 2 i and 2 i + 1 of
 //       byte j of step h belong to k = 16 h + 4 i + j;
-//     table4, float4: as affine4, but each nibble is the index in kTable4, or in kFloat4, of a q of
-//       8 bits.
+//     table4: as affine4, but each nibble is the index of a q of 8 bits in the table of the matrix.
 // Scales and minima are f16, f32, or int8 multipliers of the f16 super values (two-level). They
 // always have the exact values of the source, and take little more memory than the source.
 //
@@ -44,14 +43,14 @@ namespace penstock::cpu {
 constexpr int kPackedTileRows = 16;
 constexpr int kUnit = 32;         // k that share one activation scale
 constexpr int kUnitsPerSuper = 8; // units that share one super scale
-constexpr int kPairedCentre = 8;  // subtracted from quants whose scales are paired
+constexpr int kTableSize = 16;
+constexpr int kPairedCentre = 8; // subtracted from quants whose scales are paired
 
 enum class Encoding : uint8_t {
     affine4,
     affine6,
     affine8,
     table4,
-    float4,
     dense_f32,
     dense_f16,
     dense_bf16,
@@ -60,21 +59,7 @@ enum class Encoding : uint8_t {
 enum class ScaleForm : uint8_t { f16, f32, two_level, paired };
 
 constexpr bool is_affine(Encoding encoding) {
-    return encoding <= Encoding::float4;
-}
-
-// The 16 values of IQ4_NL and IQ4_XS weights, plus 128.
-alignas(16) constexpr uint8_t kTable4[16] = {1,   24,  45,  63,  79,  93,  106, 118,
-                                             129, 141, 153, 166, 181, 197, 217, 241};
-
-// Twice the values of e2m1, the 4-bit floats of MXFP4, plus 76. With this offset some values do not
-// fit 6 bits, and none is 128, the zero of Q8_0.
-alignas(16) constexpr uint8_t kFloat4[16] = {76, 77, 78, 79, 80, 82, 84, 88,
-                                             76, 75, 74, 73, 72, 70, 68, 64};
-
-// Returns whether 8-bit quants are stored as indices into a table.
-constexpr bool has_table(Encoding encoding) {
-    return encoding == Encoding::table4 || encoding == Encoding::float4;
+    return encoding <= Encoding::table4;
 }
 
 // Returns the bits of a q of an affine encoding.
@@ -84,7 +69,7 @@ constexpr int quant_bits(Encoding encoding) {
 
 // Returns the bytes of the quants of one unit of an affine packed tile.
 constexpr int64_t quant_bytes(Encoding encoding) {
-    const int stored = has_table(encoding) ? 4 : quant_bits(encoding);
+    const int stored = encoding == Encoding::table4 ? 4 : quant_bits(encoding);
     return kUnit * kPackedTileRows * stored / 8;
 }
 
@@ -101,6 +86,7 @@ struct PackedMatrix {
     bool stored_minimum = false;
     int32_t group = kUnit;
     int32_t zero_point = 0;
+    alignas(16) uint8_t table[kTableSize] = {}; // of table4: the q of each index
 };
 
 // A whole linear layer: matrices that share their input. Arguments::object points to a

@@ -357,11 +357,12 @@ def test_types_that_no_kernel_reads_at_their_size_are_counted_and_named(tmp_path
         "d.bias": (random_blocks(64), "F32"),
     }
     file = GgufFile(written(tmp_path / "m.gguf", tensors))
-    # 9 bits instead of 66 bytes per 256 weights, and 4.625 instead of 4.5
-    assert file.extra_bytes == 8 * (9 * 32 - 66) + 8 * 256 // 64
-    named = "; no kernel reads these types at their size: IQ2_XXS takes 9 bits per weight"
-    assert file.size_note("cpu") == f"{named} instead of 2.06"
-    assert file.size_note("gpu").startswith(f"{named} instead of 2.06, Q4_K takes 6 bits ")
+    # 5 bits instead of 66 bytes per 256 weights, and 4.625 instead of 4.5
+    assert file.extra_bytes == 8 * (5 * 32 - 66) + 8 * 256 // 64
+    named = "; no kernel reads these types at their size: IQ2_XXS takes"
+    assert file.size_note("cpu") == f"{named} 5 bits per weight instead of 2.06"
+    on_a_gpu = f"{named} 9 bits per weight instead of 2.06, Q4_K takes 6 bits "
+    assert file.size_note("gpu").startswith(on_a_gpu)
 
 
 @pytest.mark.parametrize("kind", list(TYPES))

@@ -2,8 +2,8 @@
 
 A weight is d * multiplier * integer / 8 (IQ1, IQ2), / 4 (IQ3_XXS) or / 1 (IQ3_S), with integers of
 few levels. If the levels are evenly spaced (IQ1, IQ3_S), 4-bit integers hold them, with minima; the
-others need 8 bits. A float16 d divided by 8 is not always a float16, so that the scales of groups
-are float32.
+others are 8-bit integers of at most 16 values, of which a CPU stores 4-bit indices. If each d,
+divided by 8, is a float16, their scales are multipliers of it, otherwise they are float32.
 """
 
 from __future__ import annotations
@@ -241,8 +241,13 @@ def _eight_bits(
     divisor: int,
 ) -> Affine:
     """Return the matrix d * (2 * multiplier + 1) / divisor * (q - zero)."""
-    scale = _group_scales(blocks["d"], shape, multiplier, divisor)
-    return Affine(8, group, q.reshape(shape), scale, zero_point=zero)
+    d, q = blocks["d"], q.reshape(shape)
+    with np.errstate(invalid="ignore"):  # the caller refuses what is not finite
+        unit = d / np.float16(divisor)
+    if (unit * np.float16(divisor) == d).all():  # false for NaN
+        odd = (2 * multiplier + 1).astype(np.int8).reshape(shape[0], -1)
+        return Affine(8, group, q, odd, None, zero, unit.reshape(shape[0], -1))
+    return Affine(8, group, q, _group_scales(d, shape, multiplier, divisor), zero_point=zero)
 
 
 def _four_bits(

@@ -31,7 +31,8 @@ class GgmlType:
 
     - `converter`: converts blocks exactly to a matrix.
     - `cpu_bits`: the bits in which packed weights on a CPU hold one quant. Packing finds quants of
-      6 bits and of the 4-bit tables among those of 8 bits.
+      6 bits and of at most 16 values among those of 8 bits.
+    - `varies`: the layout depends on the data. It is largest for scales below the normal float16.
     """
 
     name: str
@@ -39,6 +40,7 @@ class GgmlType:
     size_bytes: int
     converter: Converter
     cpu_bits: int
+    varies: bool = False
 
     @property
     def file_bits(self) -> float:
@@ -58,11 +60,12 @@ class GgmlType:
         return matrix
 
     def layout_sample(self) -> Matrix:
-        """Return one block of zeros in the layout of `convert`, in its largest form if the form
-        depends on the data."""
+        """Return one block of zeros in the layout of `convert`. If the layout depends on the data,
+        return one of tiny numbers in the largest form."""
         if self.name == "MXFP4":
             return mxfp4_layout_sample()
-        return self.converter(np.zeros(self.size_bytes, np.uint8), (1, self.block))
+        raw = np.full(self.size_bytes, 1 if self.varies else 0, np.uint8)
+        return self.converter(raw, (1, self.block))
 
     def held_bits(self, device: Device) -> float:
         """Return the bits of a weight in memory, at most."""
@@ -105,13 +108,13 @@ SUPPORTED: Final = {
     13: GgmlType("Q5_K", 256, 176, ggml_blocks.q5_k, 6),
     14: GgmlType("Q6_K", 256, 210, ggml_blocks.q6_k, 6),
     15: GgmlType("Q8_K", 256, 292, ggml_blocks.q8_k, 8),
-    16: GgmlType("IQ2_XXS", 256, 66, ggml_codebook_blocks.iq2_xxs, 8),
-    17: GgmlType("IQ2_XS", 256, 74, ggml_codebook_blocks.iq2_xs, 8),
-    18: GgmlType("IQ3_XXS", 256, 98, ggml_codebook_blocks.iq3_xxs, 6),
+    16: GgmlType("IQ2_XXS", 256, 66, ggml_codebook_blocks.iq2_xxs, 4, varies=True),
+    17: GgmlType("IQ2_XS", 256, 74, ggml_codebook_blocks.iq2_xs, 4, varies=True),
+    18: GgmlType("IQ3_XXS", 256, 98, ggml_codebook_blocks.iq3_xxs, 4, varies=True),
     19: GgmlType("IQ1_S", 256, 50, ggml_codebook_blocks.iq1_s, 4),
     20: GgmlType("IQ4_NL", 32, 18, ggml_table_blocks.iq4_nl, 4),
     21: GgmlType("IQ3_S", 256, 110, ggml_codebook_blocks.iq3_s, 4),
-    22: GgmlType("IQ2_S", 256, 82, ggml_codebook_blocks.iq2_s, 8),
+    22: GgmlType("IQ2_S", 256, 82, ggml_codebook_blocks.iq2_s, 4, varies=True),
     23: GgmlType("IQ4_XS", 256, 136, ggml_table_blocks.iq4_xs, 4),
     24: GgmlType("I8", 1, 1, ggml_floats.i8, 32),
     25: GgmlType("I16", 1, 2, ggml_floats.i16, 32),
@@ -123,7 +126,7 @@ SUPPORTED: Final = {
     34: GgmlType("TQ1_0", 256, 54, ggml_ternary_blocks.tq1_0, 4),
     35: GgmlType("TQ2_0", 256, 66, ggml_ternary_blocks.tq2_0, 4),
     39: GgmlType("MXFP4", 32, 17, ggml_table_blocks.mxfp4, 4),
-    40: GgmlType("NVFP4", 64, 36, ggml_table_blocks.nvfp4, 8),
+    40: GgmlType("NVFP4", 64, 36, ggml_table_blocks.nvfp4, 4),
     41: GgmlType("Q1_0", 128, 18, ggml_ternary_blocks.q1_0, 4),
 }
 
