@@ -14,5 +14,6 @@ void bind_attention(pybind11::module_& module);
 void bind_sampling_state(pybind11::module_& module);
 void bind_experts(pybind11::module_& module);
 void bind_adapters(pybind11::module_& module);
+void bind_encode(pybind11::module_& module);
 
 } // namespace penstock::bind

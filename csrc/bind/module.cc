@@ -7,6 +7,7 @@ PYBIND11_MODULE(_native, module) {
     penstock::bind::bind_weights(module);
     penstock::bind::bind_experts(module);
     penstock::bind::bind_adapters(module);
+    penstock::bind::bind_encode(module);
     penstock::bind::bind_plan(module);
     penstock::bind::bind_attention(module);
     penstock::bind::bind_sampling_state(module);

@@ -36,6 +36,16 @@ def phase_overhead_s(pool: ThreadPool, tasks: int, rounds: int) -> float:
     """Return the mean seconds of a phase of `tasks` empty tasks, over `rounds` phases. Used by the
     thread pool benchmark."""
 
+ENCODED_TYPES: tuple[str, ...]
+"""The types of `encode_blocks`."""
+
+def encode_blocks(
+    pool: ThreadPool, type: str, weights: Array, importance: Array | None = None
+) -> npt.NDArray[np.uint8]:
+    """Encode finite float32 `weights` [N, C] as the blocks of a GGML type. `importance` [C]: the
+    weight of each column in the error. Raises ValueError for an unknown type and for wrong
+    shapes."""
+
 class ThreadPool:
     """Persistent threads that run kernels. `threads` includes the caller. Idle threads sleep."""
 

@@ -1,0 +1,1 @@
+"""Makes quantized weights: the types that can be written, and their encoders."""
