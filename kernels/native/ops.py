@@ -283,6 +283,12 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         kernels = _native.KernelSet(isa.products, isa.attention, isa.other, isa.by_rows())
         return cls(EagerBackend(kernels, pool))
 
+    def on(self, pool: Pool) -> NativeOps:
+        """Return ops over the same packed weights that run on another thread pool."""
+        ops = NativeOps(EagerBackend(self._backend.kernels, pool))
+        ops._names = self._names
+        return ops
+
     def recorder(
         self,
         max_tokens: int,

@@ -72,6 +72,14 @@ ENGINE_OPTIONS: Final = (
             "the checkpoint's format",
         ),
         SettingOption(
+            "imatrix",
+            ("--imatrix",),
+            str,
+            "Importance matrix for --quantization, a GGUF file as llama-imatrix writes it.",
+            "all columns count the same",
+            "FILE",
+        ),
+        SettingOption(
             "tool_call_parser",
             ("--tool-call-parser", "--tool-syntax"),
             ToolCallParserName,

@@ -87,6 +87,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
       `quantization`: quantize float weights while loading. "int8" and "int4" apply to the layers,
       with 8 bits for the embedding and the output projection; "fp8" (GPU) applies to the layers
       only.
+      `imatrix`: an importance matrix, in the GGUF form of llama.cpp, for `quantization`.
       `tool_call_parser`: format of the model's tool calls; None: detected from the chat template.
       `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`: used for requests that do not
       set them; None: the model's defaults.
@@ -137,6 +138,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     mmproj: str | None = None
     dtype: Literal["auto", "f32"] = "auto"
     quantization: Literal["int8", "int4", "fp8"] | None = None
+    imatrix: str | None = None
     kv_cache_dtype: Literal["auto", "f16", "f32", "f8e4m3"] = "auto"
     device: str = "auto"
     tensor_parallel_size: int = 1

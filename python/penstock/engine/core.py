@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.base.errors import InvalidRequest
 from penstock.base.resources import available_cores
-from penstock.config import EngineSettings, LoraSettings
+from penstock.config import EngineSettings, LoraSettings, read_environment
 from penstock.engine.adapters.null_slot_cache import slot_cache_for
 from penstock.engine.admission import AdmissionQueue
 from penstock.engine.media.encode_queue import EncodeQueue
@@ -36,6 +36,8 @@ from penstock.engine.types import (
     TokenOutput,
     TokenRequest,
 )
+from penstock.engine.weight_orders import WeightOrder, WeightsState
+from penstock.engine.weights_control import WeightsControl
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.token_masks import TokenMaskFiller
 from penstock.grammar.vocabulary import Vocabulary
@@ -82,6 +84,13 @@ class EngineCore:
             self._media = EncodeQueue(runtime.media, cache, clock)
             self._modes = RequestModes(runtime.media.modes)
             self._modes.load(self._adapters, self.call_when_ready)
+        self.weights = WeightsControl(
+            runtime.live_weights,
+            self._adapters,
+            self._weights_changed,
+            lambda: self._wake(),
+            read_environment().home / "importance",
+        )
         self._admissions = AdmissionQueue(
             scheduler, self._grammars, self._adapters, lambda: self._wake(), self._media
         )
@@ -145,7 +154,8 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         encodes = self._media is not None and self._media.has_work
-        return self._scheduler.has_work or self._admissions.has_completions or encodes
+        completions = self._admissions.has_completions or self.weights.has_completions
+        return self._scheduler.has_work or completions or encodes
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Set `wake`, which another thread calls when a grammar or an adapter has become ready, so
@@ -211,6 +221,8 @@ class EngineCore:
         submitted before the current one is collected. Its token masks follow once the current step
         is committed.
         """
+        if self.weights.has_completions and not self._flying:
+            self.weights.settle()
         outputs = self._admissions.release_ready() + self._encode_media()
         if not self._flying and not self._launch():
             return outputs
@@ -247,8 +259,13 @@ class EngineCore:
         """Do a short piece of work for later steps; see `Core.prepare`."""
         return self._runtime.prepare()
 
+    def change_weights(self, order: WeightOrder) -> Future[WeightsState]:
+        """Carry out an order for the weights; see `WeightsControl.order`."""
+        return self.weights.order(order)
+
     def close(self) -> None:
         """Free the model's memory and end its threads."""
+        self.weights.close()
         self._grammars.close()
         self._masks.close()
         self._adapters.close()
@@ -273,6 +290,16 @@ class EngineCore:
         failures = self._admissions.encode_media(self._scheduler.pause_s(self._media.num_waiting))
         self._scheduler.pause(self._media.last_s)
         return failures
+
+    def _weights_changed(self) -> None:
+        self._scheduler.change_weights()
+        facts = self._runtime.info
+        self.info = msgspec.structs.replace(
+            self.info,
+            weight_bytes=facts.weight_bytes,
+            memory_bytes=facts.memory_bytes,
+            fingerprint=facts.fingerprint,
+        )
 
     def _launch(self) -> bool:
         """Plan a step and submit it. Return False if there is no work."""

@@ -36,6 +36,7 @@ from penstock.engine.types import (
     SpeechRequest,
     TokenRequest,
 )
+from penstock.engine.weight_orders import WeightOrder, WeightsState, refused_order
 from penstock.grammar.vocabulary import Vocabulary
 from penstock.runtime.cpu.embedding import EmbeddingRuntime
 from penstock.scheduler import NO_ADAPTER
@@ -161,6 +162,10 @@ class EmbeddingCore:
         """Load an adapter revision in parallel with the steps. Return a future that completes at
         once or in a later `step`, or fails with AdapterRefused."""
         return self._adapters.add(source)
+
+    def change_weights(self, order: WeightOrder) -> Future[WeightsState]:
+        """Refuse an order for the weights: return a future that has failed with Conflict."""
+        return refused_order()
 
     def retire_adapter(self, revision: str) -> None:
         """Refuse a revision to new requests and free it after its last request. Do nothing if the

@@ -32,6 +32,7 @@ from penstock.engine.types import (
     TokenOutput,
     TokenRequest,
 )
+from penstock.engine.weight_orders import WeightOrder, WeightsState
 from penstock.grammar.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,13 @@ class LocalEngine:
     async def adapters(self) -> tuple[AdapterState, ...]:
         def ask(core: Core, answer: asyncio.Future[tuple[AdapterState, ...]]) -> None:
             self._call(_set_result_if_waiting, answer, core.adapters())
+
+        return await self._ask(ask)
+
+    async def change_weights(self, order: WeightOrder) -> WeightsState:
+        def ask(core: Core, answer: asyncio.Future[WeightsState]) -> None:
+            made = core.change_weights(order)
+            made.add_done_callback(lambda done: self._call(_copy_if_waiting, answer, done))
 
         return await self._ask(ask)
 

@@ -33,6 +33,7 @@ from penstock.engine.types import (
     SpeechRequest,
     TokenRequest,
 )
+from penstock.engine.weight_orders import WeightOrder, WeightsState, refused_order
 from penstock.grammar.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -124,6 +125,10 @@ class MediaCore:
     def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
         """Refuse an adapter: return a future that has failed with AdapterRefused."""
         return self._adapters.add(source)
+
+    def change_weights(self, order: WeightOrder) -> Future[WeightsState]:
+        """Refuse an order for the weights: return a future that has failed with Conflict."""
+        return refused_order()
 
     def retire_adapter(self, revision: str) -> None:
         """Do nothing, because there are no adapters."""

@@ -23,12 +23,15 @@ _CHUNK_ELEMENTS: Final = 1 << 19  # float32 numbers that fit in the cache
 _NARROW: Final = (2.0**-14, 65_504.0)
 
 
-def quantize_affine(matrix: Dense, bits: Bits) -> Affine:
+def quantize_affine(matrix: Dense, bits: Bits, importance: Floats | None = None) -> Affine:
     """Quantize `matrix` [N, C] to integers of `bits` bits.
 
     8 bits: 127 levels on each side of zero. 4 bits: 16 levels from the minimum to the maximum of a
     group, fitted once by least squares. Scales and minima are float16, or float32 if float16 is too
     coarse. C must be a multiple of GROUP. Raises ValueError if a number is not finite.
+
+    `importance` [C]: the weight of each column in the fit of 4 bits; None: all columns count the
+    same.
     """
     rows, columns = matrix.shape
     assert columns % GROUP == 0
@@ -38,8 +41,11 @@ def quantize_affine(matrix: Dense, bits: Bits) -> Affine:
     scale = largest / (_LEVELS if bits == 4 else _STEPS)
     narrow = scale == 0 or (_NARROW[0] <= scale and largest <= _NARROW[1])
     dtype = np.dtype(np.float16 if narrow else np.float32)
-    round_part = _to_4_bits if bits == 4 else _to_8_bits
-    parts = [round_part(part.reshape(-1, GROUP), dtype) for part in _chunks(matrix)]
+    if bits == 8:
+        parts = [_to_8_bits(part.reshape(-1, GROUP), dtype) for part in _chunks(matrix)]
+    else:
+        each = np.ones(columns, np.float32) if importance is None else importance
+        parts = [_to_4_bits(part, dtype, each) for part in _chunks(matrix)]
     q, scales, minima = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Affine(
         bits,
@@ -67,15 +73,26 @@ def _to_8_bits(values: Floats, dtype: np.dtype[Any]) -> tuple[Any, Any, Any]:
     return codes.astype(np.uint8), scale, scale[:0]
 
 
-def _to_4_bits(values: Floats, dtype: np.dtype[Any]) -> tuple[Any, Any, Any]:
-    """Quantize groups [G, 32]. Return the codes, two per byte, the scales [G] and the minima
-    [G]."""
+def _to_4_bits(rows: Floats, dtype: np.dtype[Any], importance: Floats) -> tuple[Any, Any, Any]:
+    """Quantize rows [N, C]. Return the codes, two per byte, the scales [G] and the minima [G] of
+    all groups."""
+    values = rows.reshape(-1, GROUP)
+    weights = np.tile(_shares(importance.reshape(-1, GROUP)), (len(rows), 1))
     least = values.min(axis=1)
     scale = (values.max(axis=1) - least) / np.float32(_LEVELS)
-    scale, least = _fitted(values, _levels(values, scale, least), scale, least)
+    scale, least = _fitted(values, _levels(values, scale, least), scale, least, weights)
     scale, least = scale.astype(dtype), least.astype(dtype)
     codes = _levels(values, scale.astype(np.float32), least.astype(np.float32)).astype(np.uint8)
     return codes[:, ::2] | codes[:, 1::2] << 4, scale, least
+
+
+def _shares(importance: Floats) -> Floats:
+    """Return the importance [C / 32, 32] of the columns of a row as shares of their group. A column
+    has at least a hundredth of an equal share, so that a line through few points stays sound."""
+    shares = importance + importance.mean(axis=1, keepdims=True) / np.float32(100)
+    sums = shares.sum(axis=1, keepdims=True)
+    equal = np.full_like(shares, 1 / GROUP)
+    return np.divide(shares, sums, out=equal, where=sums > 0)
 
 
 def _levels(values: Floats, scale: Floats, least: Floats) -> Floats:
@@ -83,13 +100,18 @@ def _levels(values: Floats, scale: Floats, least: Floats) -> Floats:
     return np.clip(levels, 0, _LEVELS, out=levels)
 
 
-def _fitted(values: Floats, levels: Floats, scale: Floats, least: Floats) -> tuple[Floats, Floats]:
+def _fitted(
+    values: Floats, levels: Floats, scale: Floats, least: Floats, weights: Floats
+) -> tuple[Floats, Floats]:
     """Return scale and minimum of each group from the least-squares line through its points (level,
-    value). If all levels of a group are equal, its scale and minimum are unchanged."""
-    mean_level, mean = levels.mean(axis=1), values.mean(axis=1)
+    value), whose errors count by `weights`, 1 in all. If all levels of a group are equal, its scale
+    and minimum are unchanged."""
+    mean_level = np.einsum("gk,gk->g", weights, levels)
+    mean = np.einsum("gk,gk->g", weights, values)
     apart = levels - mean_level[:, None]
-    spread = np.einsum("gk,gk->g", apart, apart)
-    slope = np.einsum("gk,gk->g", apart, values) / np.where(spread == 0, 1, spread)
+    weighted = weights * apart
+    spread = np.einsum("gk,gk->g", weighted, apart)
+    slope = np.einsum("gk,gk->g", weighted, values) / np.where(spread == 0, 1, spread)
     bent = spread != 0
     return np.where(bent, slope, scale), np.where(bent, mean - slope * mean_level, least)
 

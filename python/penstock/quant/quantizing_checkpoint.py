@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +16,25 @@ from penstock.quant.checkpoint import Checkpoint, TensorInfo
 from penstock.quant.quantize import GROUP, Bits, quantize_affine
 from penstock.quant.weight_slices import size_bytes
 
+NOTHING_KNOWN: Final[Mapping[str, npt.NDArray[np.float32]]] = {}
+
 
 class QuantizingCheckpoint:
     """A Checkpoint that reads from `checkpoint` and quantizes some of its matrices. `bits`: matrix
     name -> number of bits. Matrices that are not floats, or whose columns cannot be divided into
-    whole groups, are unchanged."""
+    whole groups, are unchanged. `importance`: matrix name -> the importance [E, C] of its columns,
+    for each of its E matrices; a matrix without is quantized as if all columns counted the same.
+    """
 
-    def __init__(self, checkpoint: Checkpoint, bits: Mapping[str, Bits]) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        bits: Mapping[str, Bits],
+        importance: Mapping[str, npt.NDArray[np.float32]] = NOTHING_KNOWN,
+    ) -> None:
         self.path = checkpoint.path
         self._inner = checkpoint
+        self._importance = importance
         self._bits = {name: own for name, own in bits.items() if self._can_be_quantized(name)}
 
     @property
@@ -33,11 +44,12 @@ class QuantizingCheckpoint:
 
     def matrix(self, name: str) -> Matrix:
         """See Checkpoint. Also raises ModelError if a number to quantize is not finite."""
-        return self._quantized(name, self._inner.matrix(name))
+        return self._quantized(name, self._inner.matrix(name), 0)
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
         """See Checkpoint. Raises as `matrix` does."""
-        return tuple(self._quantized(name, matrix) for matrix in self._inner.stack(name))
+        each = enumerate(self._inner.stack(name))
+        return tuple(self._quantized(name, matrix, number) for number, matrix in each)
 
     def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
@@ -59,6 +71,11 @@ class QuantizingCheckpoint:
         """The number of bytes that quantization saves."""
         return sum(map(self._saved_bytes, self._bits))
 
+    @property
+    def num_quantized(self) -> int:
+        """The number of tensors that are quantized."""
+        return len(self._bits)
+
     def _saved_bytes(self, name: str) -> int:
         count = math.prod(self.tensors[name].shape)
         samples = (self._inner.layout_sample(name), self.layout_sample(name))
@@ -71,11 +88,18 @@ class QuantizingCheckpoint:
             return False
         return isinstance(self._inner.layout_sample(name), Dense)
 
-    def _quantized(self, name: str, matrix: Matrix) -> Matrix:
+    def _quantized(self, name: str, matrix: Matrix, number: int) -> Matrix:
         if name not in self._bits:
             return matrix
         assert isinstance(matrix, Dense), "as its layout sample is"
+        importance = self._importance.get(name)
+        if importance is not None and importance.shape[1] != matrix.shape[1]:
+            raise ModelError(
+                f"{self.path}: {name}: it has {matrix.shape[1]} columns, the importance matrix"
+                f" {importance.shape[1]}"
+            )
+        own = None if importance is None else importance[number]
         try:
-            return quantize_affine(matrix, self._bits[name])
+            return quantize_affine(matrix, self._bits[name], own)
         except ValueError as error:
             raise ModelError(f"{self.path}: {name}: {error}") from None

@@ -44,7 +44,13 @@ from penstock.runtime.row_table import RowTable
 from penstock.runtime.state_rows import StateTable
 from penstock.runtime.transcription import TranscriptionRuntime
 from penstock.runtime.weight_bytes import file_bytes, weight_bytes
-from penstock.runtime.weight_quantization import integer_bits, refuse_for_vectors, refuse_on_cpu
+from penstock.runtime.weight_quantization import (
+    fingerprint_of,
+    importance_of,
+    integer_bits,
+    refuse_for_vectors,
+    refuse_on_cpu,
+)
 
 
 def load_runtime(
@@ -186,12 +192,21 @@ def start_runtime(
 
                 return rank_load.start_tensor_parallel_runtime(files, settings, devices, progress)
             bits = integer_bits(settings)
-            model = load_model(files, settings.dtype, float8="float8", bits=bits)
+            importance = importance_of(settings)
+            model = load_model(
+                files, settings.dtype, float8="float8", bits=bits, importance=importance
+            )
             settings = with_own_adapters(settings, model.media_spec)
             return gpu_load.start_gpu_runtime(model, settings, device, progress)
     refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
-    model = load_model(files, settings.dtype, bits=integer_bits(settings), mtp=mtp_of(settings))
+    model = load_model(
+        files,
+        settings.dtype,
+        bits=integer_bits(settings),
+        mtp=mtp_of(settings),
+        importance=importance_of(settings),
+    )
     settings = with_own_adapters(settings, model.media_spec)
     packed_bytes = weight_bytes(files, model.spec, settings) + model.extra_bytes
     media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
@@ -222,7 +237,7 @@ def start_runtime(
     drafter = None if drafts is None else drafts.start(memory, rows, backend)
     info = RuntimeInfo(
         model_id=model.model_id,
-        fingerprint=f"{model.fingerprint}-{arithmetic}",
+        fingerprint=fingerprint_of(model.fingerprint, settings, arithmetic),
         vocab_size=model.spec.vocab_size,
         max_model_len=memory.max_model_len,
         cache_blocks=memory.cache.blocks,
@@ -235,7 +250,9 @@ def start_runtime(
         max_drafts=0 if drafter is None else settings.num_draft_tokens,
     )
     report = taken.formula() + model.load_note
-    live = None
+    runtime = CpuRuntime(rows, backend, info, report, drafter)
     if isinstance(backend, NativeBackend) and isinstance(model.weights, DecoderWeights):
-        live = NativeLiveWeights(backend, model.weights.names, model.spec)
-    return CpuRuntime(rows, backend, info, report, drafter, live)
+        spare = None if available is None else available - taken.total_bytes
+        given = files, settings, memory, spare, home
+        runtime.live_weights = NativeLiveWeights(backend, model.weights, *given, runtime.use)
+    return runtime

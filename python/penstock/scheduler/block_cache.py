@@ -230,6 +230,17 @@ class BlockCache:
             if self.snapshots is not None:
                 self.snapshots.forget(key)
 
+    def change_weights(self, running: Iterable[Sequence], waiting: Iterable[Sequence]) -> None:
+        """Find no block again that was computed with the old weights of the model. `running`
+        sequences keep their blocks, which only they use. `waiting` sequences get new keys."""
+        for sequence in running:
+            if self.prefix_caching:
+                self._hash(sequence, 0)
+        self.index.weights += 1
+        for sequence in waiting:
+            sequence.keys.clear()
+            sequence.awaits = None
+
     def has_arrived(self, sequence: Sequence) -> bool:
         """Return whether all blocks of `sequence` that come from the CPU KV cache have been
         restored."""

@@ -1,8 +1,9 @@
 """The index of the prefix cache: finds KV blocks by the content of all tokens up to their end.
 
 The key of a block is a keyed hash of the key of the block before it, of its own token ids and of
-the media that its tokens belong to. The root key is a hash of the salt and the adapter revision. So
-equal keys imply equal prefixes, equal media, equal adapter weights and equal salts. An attacker who
+the media that its tokens belong to. The root key is a hash of the salt, the adapter revision and
+the number of changes of the weights. So equal keys imply equal prefixes, equal media, equal weights
+of model and adapter, and equal salts. An attacker who
 does not know the secret of the index cannot make two prefixes collide. The index does not know
 which sequences hold a block.
 """
@@ -19,13 +20,17 @@ _KEY_BYTES = 16
 
 class PrefixIndex:
     """Maps keys to published KV blocks: at most one block per key and one key per block. `secret`:
-    the hash key, up to 64 bytes; None generates one."""
+    the hash key, up to 64 bytes; None generates one.
+
+    `weights`: the number of changes of the model's weights, which is part of all root keys.
+    """
 
     def __init__(self, num_blocks: int, secret: bytes | None = None) -> None:
         self._block_of: dict[Key, int] = {}
         self._key_of: list[Key | None] = [None] * num_blocks
         self._secret = secret if secret is not None else secrets.token_bytes(32)
         self.evictions = 0
+        self.weights = 0
 
     def __len__(self) -> int:
         return len(self._block_of)
@@ -34,7 +39,8 @@ class PrefixIndex:
         """Return the key that precedes the first block of a sequence. `salt`: separates the blocks
         of different tenants. `adapter`: the adapter revision, "" for the base model."""
         revision = adapter.encode()
-        content = len(revision).to_bytes(4, "little") + revision + salt
+        weights = self.weights.to_bytes(4, "little")
+        content = weights + len(revision).to_bytes(4, "little") + revision + salt
         return blake2b(content, key=self._secret, digest_size=_KEY_BYTES, person=b"root").digest()
 
     def child(self, parent: Key, token_ids: array[int], media: bytes = b"") -> Key:

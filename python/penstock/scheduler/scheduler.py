@@ -199,6 +199,14 @@ class Scheduler:
         self._ahead = builder
         return self._start(builder)
 
+    def change_weights(self) -> None:
+        """Note that the model has other weights from the next step on: nothing that was computed
+        with the old ones is shared with later sequences. Running sequences go on with the keys,
+        values and recurrent states that they have. Call this between steps."""
+        assert self._in_flight is None, "the weights change between steps"
+        waiting = (*self._queues.waiting, *self._unready.values())
+        self._cache.change_weights(self._queues.running, waiting)
+
     def pause_s(self, others: int) -> float | None:
         """Return how many seconds the engine may do other work before the next step, so that the
         step and that work keep the bound of `PrefillBudget` on the time between tokens. If prompts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Final
 
@@ -11,6 +11,7 @@ from penstock.base.errors import ServiceError
 from penstock.config import LoraSettings
 from penstock.engine.adapters.slot_cache import LoRASlotCache, unknown_revision
 from penstock.engine.types import AdapterSource, AdapterState
+from penstock.kernels.lora_slots import PackedAdapter
 from penstock.runtime.adapters import RuntimeAdapters
 
 
@@ -47,6 +48,13 @@ class NullSlotCache:
 
     def collect(self) -> dict[str, ServiceError | None]:
         return {}
+
+    def resident(self) -> tuple[AdapterSource, ...]:
+        return ()
+
+    def switch(self, runtime: RuntimeAdapters | None, packed: Mapping[str, PackedAdapter]) -> bool:
+        """Do nothing, because there are no slots."""
+        return True
 
     def close(self) -> None:
         """Do nothing, because there is no reader thread."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -207,6 +207,34 @@ class LoRASlotCache:
                 news[read.revision] = self._take(one, read)
         self._start_reading()
         return news
+
+    def resident(self) -> tuple[AdapterSource, ...]:
+        """Return the revisions in memory."""
+        return tuple(one.source for one in self._revisions.values() if one.resident)
+
+    def switch(self, runtime: RuntimeAdapters, packed: Mapping[str, PackedAdapter]) -> bool:
+        """Use the slots of other weights of the same model, in which each revision in memory gets
+        the slot number that it has. `packed`: revision -> its adapter, packed for these weights.
+        Return False and change nothing if `packed` lacks a revision in memory, or if one is being
+        read for the old weights. Call this between steps."""
+        resident = [one for one in self._revisions.values() if one.resident]
+        if any(one.source.revision not in packed for one in resident):
+            return False
+        if self._reading is not None or not self._read.empty():
+            return False
+        self._runtime = runtime
+        for one in resident:
+            adapter = packed[one.source.revision]
+            runtime.install(one.slot, adapter)
+            self._resident_bytes += adapter.size_bytes - one.size_bytes
+            one.size_bytes = adapter.size_bytes
+        return True
+
+    def read(self, source: AdapterSource, runtime: RuntimeAdapters) -> PackedAdapter:
+        """Read the files of a revision and pack it for `runtime`. May run in any thread. Raises
+        ServiceError."""
+        folder, revision = Path(source.folder), source.revision
+        return runtime.pack(read_adapter(folder, runtime.spec, self._limits, revision))
 
     def close(self) -> None:
         """Wait until the reader thread has finished its current read, and end it."""

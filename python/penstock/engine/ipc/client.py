@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import cast
+from typing import Any, cast
 
 from penstock.base.errors import EngineFault, ServiceError, Unavailable
 from penstock.engine.ipc.messages import (
@@ -18,6 +18,7 @@ from penstock.engine.ipc.messages import (
     Admitted,
     AskAdapters,
     AskGauges,
+    ChangeWeights,
     EmbedOutputs,
     FrameReader,
     Gauges,
@@ -33,6 +34,7 @@ from penstock.engine.ipc.messages import (
     SubmitSpeech,
     ToEngine,
     TokenOutputs,
+    WeightsChanged,
     frame,
     from_engine_decoder,
 )
@@ -51,6 +53,7 @@ from penstock.engine.types import (
     SpeechRequest,
     TokenRequest,
 )
+from penstock.engine.weight_orders import WeightOrder, WeightsState
 from penstock.grammar.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -126,7 +129,7 @@ class EngineClient:
         )
         self._vocabulary: Vocabulary | None = None
         self._tickets = itertools.count()
-        self._loads: dict[str, asyncio.Future[AdapterState]] = {}
+        self._answers: dict[str, asyncio.Future[Any]] = {}
         self._adapter_waiters: list[asyncio.Future[tuple[AdapterState, ...]]] = []
         self._gauge_waiters: list[asyncio.Future[EngineGauges]] = []
         self._connected = asyncio.Event()
@@ -173,13 +176,23 @@ class EngineClient:
 
     async def add_adapter(self, source: AdapterSource) -> AdapterState:
         ticket = f"adapter-{next(self._tickets)}"
-        waiter: asyncio.Future[AdapterState] = asyncio.get_running_loop().create_future()
-        self._send(AddAdapter(ticket, source))
-        self._loads[ticket] = waiter
+        loaded: AdapterState = await self._ask(ticket, AddAdapter(ticket, source))
+        return loaded
+
+    async def change_weights(self, order: WeightOrder) -> WeightsState:
+        ticket = f"weights-{next(self._tickets)}"
+        state: WeightsState = await self._ask(ticket, ChangeWeights(ticket, order))
+        return state
+
+    async def _ask(self, ticket: str, message: ToEngine) -> Any:
+        """Send a message and return the result of its answer, which has the id `ticket`."""
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._send(message)
+        self._answers[ticket] = waiter
         try:
             return await waiter
         finally:
-            self._loads.pop(ticket, None)
+            self._answers.pop(ticket, None)
 
     async def retire_adapter(self, revision: str) -> None:
         self._send(RetireAdapter(revision))
@@ -265,19 +278,20 @@ class EngineClient:
                 self._request_queues.deliver(painted)
             case Hello(info):
                 self._info = info
-                self._connected.set()
-                if self._vocabulary is not None:
-                    self._send(SetTokenizer(self._vocabulary))
+                if not self._connected.is_set():
+                    self._connected.set()
+                    if self._vocabulary is not None:
+                        self._send(SetTokenizer(self._vocabulary))
             case Refused() as refusal:
                 self._output_queues.fail(refusal.id, RefusedRequest(refusal))
                 self._request_queues.fail(refusal.id, RefusedRequest(refusal))
-                load = self._loads.get(refusal.id)
-                if load is not None and not load.done():
-                    load.set_exception(RefusedRequest(refusal))
-            case AdapterAdded(ticket, state):
-                load = self._loads.get(ticket)
-                if load is not None and not load.done():
-                    load.set_result(state)
+                answer = self._answers.get(refusal.id)
+                if answer is not None and not answer.done():
+                    answer.set_exception(RefusedRequest(refusal))
+            case AdapterAdded(ticket, result) | WeightsChanged(ticket, result):
+                answer = self._answers.get(ticket)
+                if answer is not None and not answer.done():
+                    answer.set_result(result)
             case Adapters(states):
                 asked = self._adapter_waiters.pop(0)
                 if not asked.done():
@@ -292,9 +306,9 @@ class EngineClient:
         self._connected.clear()
         self._output_queues.fail_all(lambda: EngineFault(reason))
         self._request_queues.fail_all(lambda: EngineFault(reason))
-        for load in self._loads.values():
-            if not load.done():
-                load.set_exception(EngineFault("the engine stopped while it loaded this adapter"))
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(EngineFault("the engine stopped before it answered"))
         for asked in self._adapter_waiters:
             if not asked.done():
                 asked.set_exception(Unavailable(reason, retry_after_s=1))

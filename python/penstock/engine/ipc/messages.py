@@ -29,6 +29,7 @@ from penstock.engine.types import (
     TokenOutput,
     TokenRequest,
 )
+from penstock.engine.weight_orders import WeightOrder, WeightsState
 from penstock.grammar.vocabulary import Vocabulary
 
 MAX_FRAME_BYTES = 512 * 1024 * 1024
@@ -93,8 +94,17 @@ class AskAdapters(msgspec.Struct, frozen=True, tag="ask_adapters"):
     pass
 
 
+class ChangeWeights(msgspec.Struct, frozen=True, tag="change_weights"):
+    """Carries out an order for the weights. The engine answers with WeightsChanged or Refused, with
+    the same `id`."""
+
+    id: str
+    order: WeightOrder
+
+
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """The first frame of every connection: the engine is loaded and serves."""
+    """The first frame of every connection: the engine is loaded and serves. It is sent again when
+    the engine has other weights."""
 
     info: EngineInfo
 
@@ -131,8 +141,9 @@ class ImageOutputs(msgspec.Struct, frozen=True, tag="image_outputs"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """Reports that the request `id` was not admitted, or the adapter of AddAdapter `id` not loaded.
-    The other fields are copied from the ServiceError."""
+    """Reports that the request `id` was not admitted, the adapter of AddAdapter `id` not loaded, or
+    the order of ChangeWeights `id` not carried out. The other fields are copied from the
+    ServiceError."""
 
     id: str
     status: int
@@ -156,6 +167,11 @@ class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
     states: tuple[AdapterState, ...]
 
 
+class WeightsChanged(msgspec.Struct, frozen=True, tag="weights_changed"):
+    id: str
+    state: WeightsState
+
+
 ToEngine = (
     Submit
     | SubmitEmbed
@@ -167,6 +183,7 @@ ToEngine = (
     | AddAdapter
     | RetireAdapter
     | AskAdapters
+    | ChangeWeights
 )
 FromEngine = (
     Hello
@@ -179,6 +196,7 @@ FromEngine = (
     | Gauges
     | AdapterAdded
     | Adapters
+    | WeightsChanged
 )
 
 _NO_SAMPLING = Sampling()

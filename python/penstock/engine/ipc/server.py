@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ from penstock.engine.ipc.messages import (
     Admitted,
     AskAdapters,
     AskGauges,
+    ChangeWeights,
     EmbedOutputs,
     FrameReader,
     FromEngine,
@@ -41,6 +43,7 @@ from penstock.engine.ipc.messages import (
     SubmitImages,
     SubmitSpeech,
     TokenOutputs,
+    WeightsChanged,
     frame,
     to_engine_decoder,
 )
@@ -49,7 +52,6 @@ from penstock.engine.protocol import IDLE_S, Core
 from penstock.engine.throttled_log import ThrottledLog
 from penstock.engine.types import (
     AdapterSource,
-    AdapterState,
     EmbedOutput,
     EmbedRequest,
     ImageOutput,
@@ -61,6 +63,7 @@ from penstock.engine.types import (
     TokenRequest,
 )
 
+_A = TypeVar("_A")
 _R = TypeVar("_R", TokenRequest, EmbedRequest, SpeechRequest, ImageRequest)
 
 log = logging.getLogger(__name__)
@@ -104,6 +107,7 @@ class EngineServer:
             str, tuple[Connection, str]
         ] = {}  # id in the engine -> (connection, id in the connection)
         self._accepted = 0
+        self._told = core.info
         self._not_taken = ThrottledLog(log)
         self._stopping = False
         self._draining = False
@@ -140,6 +144,7 @@ class EngineServer:
                 with self._watch:
                     made = self._core.step()
                 self._deliver(self._coalescer.coalesce(made))
+                self._tell_changes()
                 self._may_prepare, self._preparing = True, False
             elif news:
                 self._preparing = False
@@ -148,6 +153,14 @@ class EngineServer:
         for connection in list(self._connections.values()):
             self._drop(connection)
         self._stop_listening()
+
+    def _tell_changes(self) -> None:
+        """Send the engine's info to all connections if it has changed."""
+        if self._told is self._core.info:
+            return
+        self._told = self._core.info
+        for connection in list(self._connections.values()):
+            self._send(connection, Hello(self._told))
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # the socket is full, so `run` wakes up anyway
@@ -192,7 +205,7 @@ class EngineServer:
         connection = Connection(self._accepted, sock)
         self._connections[connection.number] = connection
         self._selector.register(sock, selectors.EVENT_READ, connection)
-        self._send(connection, Hello(self._core.info))
+        self._send(connection, Hello(self._told))
 
     def _read(self, connection: Connection) -> None:
         left = MAX_READ_BYTES
@@ -238,24 +251,39 @@ class EngineServer:
                 self._core.retire_adapter(revision)
             case AskAdapters():
                 self._send(connection, Adapters(self._core.adapters()))
+            case ChangeWeights(ticket, order):
+                done = self._core.change_weights(order)
+                self._answer(connection, ticket, done, partial(WeightsChanged, ticket))
             case AskGauges():
                 self._send(connection, Gauges(self._core.gauges()))
 
     def _add_adapter(self, connection: Connection, ticket: str, source: AdapterSource) -> None:
         """Load an adapter and send the answer when the load ends. The load continues if the
         connection is closed."""
+        loaded = self._core.add_adapter(source)
+        self._answer(connection, ticket, loaded, partial(AdapterAdded, ticket))
 
-        def answer(loaded: Future[AdapterState]) -> None:
+    def _answer(
+        self,
+        connection: Connection,
+        ticket: str,
+        work: Future[_A],
+        message: Callable[[_A], FromEngine],
+    ) -> None:
+        """Send the result of `work` as a `message`, or its error, when it ends. Send nothing if the
+        connection is closed by then."""
+
+        def answer(done: Future[_A]) -> None:
             if connection.number not in self._connections:
                 return
-            error = loaded.exception()
+            error = done.exception()
             if error is None:
-                self._send(connection, AdapterAdded(ticket, loaded.result()))
+                self._send(connection, message(done.result()))
             else:
                 assert isinstance(error, ServiceError)
                 self._send(connection, _refused(ticket, error))
 
-        self._core.add_adapter(source).add_done_callback(answer)
+        work.add_done_callback(answer)
 
     def _submit(self, connection: Connection, request: _R, submit: Callable[[_R], None]) -> None:
         submitted = request

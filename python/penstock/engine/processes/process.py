@@ -25,6 +25,7 @@ import sys
 import threading
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, NoReturn
 
 import msgspec
@@ -45,8 +46,10 @@ if TYPE_CHECKING:
 
 def main(socket_path: str) -> int:
     gc.disable()  # a load makes no garbage; collections would cost a tenth of the start
+    from penstock.engine.core import EngineCore
     from penstock.engine.ipc.server import EngineServer
     from penstock.engine.load import load_core
+    from penstock.engine.saved_weights import SavedWeights
 
     configure_logging()
     dump_stacks_on_signal()
@@ -60,13 +63,16 @@ def main(socket_path: str) -> int:
     task = msgspec.json.decode(line, type=EngineTask)
     orders = _ControlInput(socket_path)
     threading.Thread(target=orders.follow, daemon=True).start()
+    saved = SavedWeights(Path(socket_path).parent)
     try:
-        core = load_core(task.settings, task.limit_bytes)
+        core = load_core(saved.restored(task.settings), task.limit_bytes)
     except (ModelError, MemoryError, OSError) as error:
         say("failed", _why(error))
         return 1
     for source in task.adapters:  # requests wait until their adapter is read
         core.add_adapter(source).add_done_callback(_warn_if_lost)
+    if isinstance(core, EngineCore):
+        core.weights.saved = saved
     gc.freeze()  # loaded objects stay: no collection walks them during a step
     gc.enable()
     say("report", f"memory: {core.report}")
@@ -142,6 +148,9 @@ class _ControlInput:
 
 
 def _remove(socket_path: str) -> None:
+    from penstock.engine.saved_weights import SavedWeights
+
+    SavedWeights(Path(socket_path).parent).remove()
     with contextlib.suppress(OSError):
         os.unlink(socket_path)
     with contextlib.suppress(OSError):

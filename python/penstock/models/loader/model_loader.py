@@ -38,6 +38,7 @@ from penstock.models.encoder.weights import EncoderWeights
 from penstock.models.families import registry
 from penstock.models.hub.model_files import ModelFiles, fingerprint
 from penstock.models.loader.folder_tensors import folder_names, unfuse_experts
+from penstock.models.loader.importance_names import importance_by_tensor
 from penstock.models.loader.media import media_spec, open_towers
 from penstock.models.tokenizer import gguf_tokenizer, hf_tokenizer
 from penstock.models.tokenizer.special_tokens import read_special_tokens
@@ -50,8 +51,9 @@ from penstock.models.tokenizer.tokenizer_data import (
 from penstock.models.towers.tower import LoadedTower, MediaSpec
 from penstock.quant.checkpoint import Checkpoint, Device, extra_bytes, size_note
 from penstock.quant.gguf.gguf_file import GgufFile
+from penstock.quant.importance import ImportanceMatrix
 from penstock.quant.quantize import Bits
-from penstock.quant.quantizing_checkpoint import QuantizingCheckpoint
+from penstock.quant.quantizing_checkpoint import NOTHING_KNOWN, QuantizingCheckpoint
 from penstock.quant.safetensors.float8_checkpoint import Float8Storage
 from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
 
@@ -67,6 +69,7 @@ class LoadedModel:
     - `media_spec`: the processor and the towers; None if the model reads only text.
     - `media`: the opened towers, in the order of `media_spec.towers`.
     - `mtp`: the MTP head, None unless it was asked for; or the assistant.
+    - `num_quantized`: the number of matrices that are quantized when they are read.
     """
 
     model_id: str
@@ -78,6 +81,7 @@ class LoadedModel:
     media_spec: MediaSpec | None = None
     media: tuple[LoadedTower, ...] = ()
     mtp: HeadWeights | None = None
+    num_quantized: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +247,7 @@ def load_model(
     float8: Float8Storage = "bf16",
     bits: Bits | None = None,
     mtp: Literal["ignored", "required"] = "ignored",
+    importance: ImportanceMatrix | None = None,
 ) -> LoadedModel:
     """Open a model that generates text, and its towers if its family has a media side.
 
@@ -250,6 +255,7 @@ def load_model(
       "float8".
     - `bits`: quantize the layers' float matrices to integers of this many bits, and the embedding
       and language-model head to 8 bits; None: do not quantize.
+    - `importance`: how much the columns of matrices matter in their quantization.
     - `mtp`: whether the MTP head is opened too. It is not quantized, and `extra_bytes` does not
       count it.
 
@@ -279,7 +285,10 @@ def load_model(
         head = _open_mtp(checkpoint, names, spec, dtype, container, permuted_qk)
     rounded = None
     if bits is not None:
-        read = rounded = QuantizingCheckpoint(read, quantized_bits(names, spec, bits))
+        columns = NOTHING_KNOWN
+        if importance is not None:
+            columns = importance_by_tensor(importance, names, spec)
+        read = rounded = QuantizingCheckpoint(read, quantized_bits(names, spec, bits), columns)
     weights = DecoderWeights(read, names, spec, dtype, permuted_qk)
     if spec.bidirectional:
         raise ModelError(
@@ -309,6 +318,7 @@ def load_model(
         media_spec=media,
         media=open_towers(files, media, checkpoint, spec.hidden_size, dtype),
         mtp=head,
+        num_quantized=0 if rounded is None else rounded.num_quantized,
     )
 
 

@@ -47,32 +47,48 @@ class NativeBackend(NativeSampling):
         progress: Progress | None = None,
         isas: IsaSelection | None = None,
         pool: Pool | None = None,
+        predecessor: NativeBackend | None = None,
     ) -> None:
-        """Pack the weights and record the plans. `isas`: None for the widest ISA of the CPU.
-        `pool`: the threads of another backend, with which it takes turns; None: its own."""
+        """Pack the weights and record the plans.
+
+        - `isas`: None for the widest ISA of the CPU.
+        - `pool`: the threads of another backend, with which it takes turns; None: its own.
+        - `predecessor`: a backend of the same model with other weights, whose threads, caches,
+          recurrent states, towers and step buffers it takes over. It packs on the calling thread
+          alone, while the predecessor may go on to serve.
+        """
         check_block_size(settings.block_size)
         for size in {size for size in model.spec.caches if size is not None}:
             check_head_dim(model.model_id, size.key_dim)
             check_head_dim(model.model_id, size.value_dim)
+        if predecessor is not None:
+            pool = predecessor.pool
         self.pool = pool or Pool(settings.threads or available_cores())
-        self._ops = NativeOps.eager(self.pool, isas)
-        self._kv_cache = KvCache(memory.cache)
+        packer = NativeOps.eager(self.pool if predecessor is None else Pool(1), isas)
+        self._ops = packer.on(self.pool)
+        if predecessor is None:
+            self._kv_cache = KvCache(memory.cache)
+            self.states = StateCache(model.spec.states, memory.states).states
+        else:
+            self._kv_cache, self.states = predecessor._kv_cache, predecessor.states
         self.caches = self._kv_cache.caches
-        self.states = StateCache(model.spec.states, memory.states).states
         try:
             self._decoder: Decoder[Any] = Decoder(
-                model.spec, model.weights, self._ops, memory.max_model_len, progress
+                model.spec, model.weights, packer, memory.max_model_len, progress
             )
             self.mtp: NativeMtp | None = None
             if model.mtp is not None:
                 self.mtp = NativeMtp(self._decoder, self.caches, model.mtp, self._ops, memory)
             self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
-            self.media = tower_media(model, self._ops, rows_of)
+            self.media = (
+                tower_media(model, self._ops, rows_of) if predecessor is None else predecessor.media
+            )
             self._memory = memory
             recorded = [self._record(None)]
             if self.adapters is not None:
                 recorded.append(self._record(self.adapters.slots))
-            self._plan, *adapted = finish_together(recorded)
+            shared = None if predecessor is None else predecessor._plan
+            self._plan, *adapted = finish_together(recorded, shared)
             self._adapter_plan: Any = adapted[0] if adapted else None
             self._tail, self._adapter_tail = self._record_tails()
             self._media_plans = MediaPlans(self._plan, self._record)
@@ -134,6 +150,7 @@ class NativeBackend(NativeSampling):
     def _collected_logits(self, ops: NativeOps, inputs: StepInputs[Ints]) -> Floats:
         slots = None if self.adapters is None else self.adapters.slots
         given = inputs, self.caches, slots, self.states
+        logits: Floats
         logits, hidden = self._decoder.forward_all(ops, *given)
         if self.mtp is not None:
             self._hidden = hidden
@@ -188,10 +205,11 @@ class NativeBackend(NativeSampling):
         return recorder, logits
 
 
-def finish_together(recorded: Sequence[tuple[PlanOps, Any]]) -> list[Any]:
+def finish_together(recorded: Sequence[tuple[PlanOps, Any]], shared: Any = None) -> list[Any]:
     """Return the plans of several pairs (recorder, output). All plans use the memory of the largest
-    one, so they must not run at the same time."""
-    plans = [recorder.finish(output) for recorder, output in recorded]
+    one, or that of the plan `shared` if it is large enough, so they must not run at the same
+    time."""
+    plans = [recorder.finish(output, shared) for recorder, output in recorded]
     largest = max(plans, key=lambda plan: int(plan.arena_bytes))
     return [
         plan if plan is largest else recorder.finish(output, largest)

@@ -19,8 +19,10 @@ from penstock.scheduler.types import StepPlan, StepResult
 
 class CpuRuntime:
     """A `Runtime` on a CPU. `rows` and `backend` must have the sizes in `info`. `drafter`: proposes
-    draft tokens after each step; None: the runtime proposes none. `live_weights`: None if the
-    weights cannot be changed."""
+    draft tokens after each step; None: the runtime proposes none.
+
+    `live_weights`: the weights, None if they cannot be changed. Set once, after construction.
+    """
 
     def __init__(
         self,
@@ -29,9 +31,8 @@ class CpuRuntime:
         info: RuntimeInfo,
         report: str,
         drafter: Drafter | None = None,
-        live_weights: LiveWeights | None = None,
     ) -> None:
-        self.live_weights = live_weights
+        self.live_weights: LiveWeights | None = None
         self._rows = rows
         self._backend = backend
         self._drafter = drafter
@@ -56,6 +57,19 @@ class CpuRuntime:
     @property
     def media(self) -> RuntimeMedia | None:
         return self._backend.media
+
+    def use(self, backend: Backend, fingerprint: str) -> None:
+        """Compute with another backend from the next step on. It has the sizes and the caches of
+        the current one, which stays open."""
+        more_bytes = backend.weight_bytes - self._backend.weight_bytes
+        self._info = msgspec.structs.replace(
+            self._info,
+            weight_bytes=self._info.weight_bytes + more_bytes,
+            memory_bytes=self._info.memory_bytes + more_bytes,
+            fingerprint=fingerprint,
+        )
+        self._backend = backend
+        self._sampler = Sampler(self._rows, backend)
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         """Execute a plan before returning; see `Runtime.submit`."""

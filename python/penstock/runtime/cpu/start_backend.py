@@ -21,11 +21,12 @@ def start_backend(
     progress: Progress | None,
     home: Path | None,
     pool: Pool | None = None,
+    predecessor: NativeBackend | None = None,
 ) -> tuple[Backend, str]:
     """Return the backend that the settings choose, and the name of its arithmetic.
 
     `home`: as for `start_runtime`.
-    `pool`: the threads of another backend, with which it takes turns; None: its own.
+    `pool`, `predecessor`: see `NativeBackend`.
     """
     if settings.kernel_backend == "reference":
         # Importing torch takes two seconds; only the reference kernels need it.
@@ -33,4 +34,5 @@ def start_backend(
 
         return ReferenceBackend(model, memory, settings, progress), "reference"
     isas = select_isas(model, memory.cache, settings, home or read_environment().home)
-    return NativeBackend(model, memory, settings, progress, isas, pool), isas.arithmetic
+    backend = NativeBackend(model, memory, settings, progress, isas, pool, predecessor)
+    return backend, isas.arithmetic
