@@ -33,6 +33,7 @@ from penstock.engine.types import (
     TokenOutput,
     TokenRequest,
 )
+from penstock.engine.weight_orders import WeightOrder, WeightsState, refused_order
 from penstock.grammar.vocabulary import Vocabulary
 
 
@@ -135,6 +136,10 @@ class ScriptedCore:
     def prepare(self) -> bool:
         """Return False: a script prepares nothing before a step."""
         return False
+
+    def change_weights(self, order: WeightOrder) -> Future[WeightsState]:
+        """Refuse an order: there are no weights."""
+        return refused_order()
 
     def close(self) -> None:
         """No-op: there is nothing to release."""

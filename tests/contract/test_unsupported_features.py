@@ -205,10 +205,6 @@ async def test_rejected_field_is_named_as_the_client_wrote_it(server: Serving) -
     [
         ("POST", "/v1/load_lora_adapter", 404),
         ("POST", "/v1/unload_lora_adapter", 404),
-        ("POST", "/re_isq", 404),
-        ("POST", "/calibration/start", 404),
-        ("POST", "/calibration/apply", 404),
-        ("GET", "/calibration/status", 404),
         ("POST", "/v1/audio/transcriptions", 404),
         ("POST", "/v1/moderations", 404),
         ("POST", "/v1/batches", 404),

@@ -41,6 +41,7 @@ from penstock.engine.types import (
     TokenOutput,
     TokenRequest,
 )
+from penstock.engine.weight_orders import WeightOrder, WeightsState, unchangeable
 from penstock.grammar.vocabulary import Vocabulary
 from tests.support.checkpoints.lora_adapters import SMALL
 
@@ -157,6 +158,9 @@ class ScriptedEngine:
         for revision, state in list(self._adapters.items()):
             if state.retired and not self._leases[revision]:
                 del self._adapters[revision]
+
+    async def change_weights(self, order: WeightOrder) -> WeightsState:
+        raise unchangeable()
 
     async def gauges(self) -> EngineGauges:
         reasons = list(self.finished.values())

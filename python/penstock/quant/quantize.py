@@ -91,8 +91,9 @@ def _shares(importance: Floats) -> Floats:
     has at least a hundredth of an equal share, so that a line through few points stays sound."""
     shares = importance + importance.mean(axis=1, keepdims=True) / np.float32(100)
     sums = shares.sum(axis=1, keepdims=True)
-    equal = np.full_like(shares, 1 / GROUP)
-    return np.divide(shares, sums, out=equal, where=sums > 0)
+    equal: Floats = np.full_like(shares, 1 / GROUP)
+    np.divide(shares, sums, out=equal, where=sums > 0)
+    return equal
 
 
 def _levels(values: Floats, scale: Floats, least: Floats) -> Floats:

@@ -123,7 +123,7 @@ def _describe(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]
 
 
 def _responses(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
-    """Return the OpenAPI Responses Object of an operation: 200, then each error status."""
+    """Return the OpenAPI Responses Object of an operation: its success, then each error status."""
     body: dict[str, Any] = {"schema": {"type": "string"}}
     if operation.response is not None:
         body = {"schema": _schema(operation.response, schema_of)}
@@ -136,9 +136,10 @@ def _responses(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
         # No schema: it would describe the bytes of the stream, not the data of the events.
         content["text/event-stream"] = {}
         description += f". With `stream`: events whose data is a {names}"
-    responses: dict[str, Any] = {"200": {"description": description}}
+    success = str(operation.status)
+    responses: dict[str, Any] = {success: {"description": description}}
     if content:
-        responses["200"]["content"] = content
+        responses[success]["content"] = content
     error: dict[str, Any] = {TEXT: {"schema": {"type": "string"}}}
     if operation.error is not None:
         error = {JSON: {"schema": _schema(operation.error, schema_of)}}

@@ -74,6 +74,7 @@ class Operation:
     `response`: the type of the JSON response; None: the response has no schema.
     `media`: the content type of the response; None: the response has no body.
     `events`: (OpenAPI component name, type of the data) of each event in a streamed response.
+    `status`: the status of a successful response.
     `errors`: the statuses of error responses.
     `error`: the type of an error's JSON; None: errors are plain text.
     `query`: the query parameters.
@@ -93,6 +94,7 @@ class Operation:
     response: Any = None
     media: str | None = JSON
     events: tuple[tuple[str, Any], ...] = ()
+    status: int = 200
     errors: tuple[int, ...] = ()
     error: Any = ErrorEnvelope
     query: tuple[Query, ...] = ()

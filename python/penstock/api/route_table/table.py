@@ -17,6 +17,7 @@ from penstock.api.route_table import (
     responses,
     skills,
     ui_api,
+    weights,
 )
 from penstock.api.route_table.operation import ANY_MEDIA, JSON, TEXT, Operation
 from penstock.api.routes.docs import Docs, DocsAsset, OpenApi
@@ -38,6 +39,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *skills.OPERATIONS,
     *files_and_sessions.APPROVALS,
     *models.OPERATIONS,
+    *weights.OPERATIONS,
     Operation(
         "POST /v1/system/doctor",
         Diagnose,

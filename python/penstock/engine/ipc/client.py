@@ -129,7 +129,7 @@ class EngineClient:
         )
         self._vocabulary: Vocabulary | None = None
         self._tickets = itertools.count()
-        self._answers: dict[str, asyncio.Future[Any]] = {}
+        self._answers: dict[str, tuple[asyncio.Future[Any], str]] = {}
         self._adapter_waiters: list[asyncio.Future[tuple[AdapterState, ...]]] = []
         self._gauge_waiters: list[asyncio.Future[EngineGauges]] = []
         self._connected = asyncio.Event()
@@ -176,19 +176,26 @@ class EngineClient:
 
     async def add_adapter(self, source: AdapterSource) -> AdapterState:
         ticket = f"adapter-{next(self._tickets)}"
-        loaded: AdapterState = await self._ask(ticket, AddAdapter(ticket, source))
+        loaded: AdapterState = await self._ask(
+            ticket,
+            AddAdapter(ticket, source),
+            "the engine stopped while it loaded this adapter",
+        )
         return loaded
 
     async def change_weights(self, order: WeightOrder) -> WeightsState:
         ticket = f"weights-{next(self._tickets)}"
-        state: WeightsState = await self._ask(ticket, ChangeWeights(ticket, order))
+        state: WeightsState = await self._ask(
+            ticket, ChangeWeights(ticket, order), "the engine stopped before it answered"
+        )
         return state
 
-    async def _ask(self, ticket: str, message: ToEngine) -> Any:
-        """Send a message and return the result of its answer, which has the id `ticket`."""
+    async def _ask(self, ticket: str, message: ToEngine, lost: str) -> Any:
+        """Send a message and return the result of its answer, which has the id `ticket`. `lost`:
+        the error if the engine dies before."""
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._send(message)
-        self._answers[ticket] = waiter
+        self._answers[ticket] = waiter, lost
         try:
             return await waiter
         finally:
@@ -285,11 +292,11 @@ class EngineClient:
             case Refused() as refusal:
                 self._output_queues.fail(refusal.id, RefusedRequest(refusal))
                 self._request_queues.fail(refusal.id, RefusedRequest(refusal))
-                answer = self._answers.get(refusal.id)
+                answer, _ = self._answers.get(refusal.id, (None, ""))
                 if answer is not None and not answer.done():
                     answer.set_exception(RefusedRequest(refusal))
             case AdapterAdded(ticket, result) | WeightsChanged(ticket, result):
-                answer = self._answers.get(ticket)
+                answer, _ = self._answers.get(ticket, (None, ""))
                 if answer is not None and not answer.done():
                     answer.set_result(result)
             case Adapters(states):
@@ -306,9 +313,9 @@ class EngineClient:
         self._connected.clear()
         self._output_queues.fail_all(lambda: EngineFault(reason))
         self._request_queues.fail_all(lambda: EngineFault(reason))
-        for answer in self._answers.values():
+        for answer, lost in self._answers.values():
             if not answer.done():
-                answer.set_exception(EngineFault("the engine stopped before it answered"))
+                answer.set_exception(EngineFault(lost))
         for asked in self._adapter_waiters:
             if not asked.done():
                 asked.set_exception(Unavailable(reason, retry_after_s=1))
