@@ -41,6 +41,7 @@ MODULES: Final = {
     "media": "images and recordings, beside transformers and other engines",
     "page": "the web page in Chromium: first paint, long chats, streams, CPU time at rest",
     "quality": "KL divergence from exact arithmetic",
+    "requantize": "pauses while the weights are quantized again",
     "sampling": "share of a step spent on sampling",
     "soak": "soak test of a real server, with hostile clients and faults",
     "speculation": "speedup by speculative decoding",

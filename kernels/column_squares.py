@@ -35,9 +35,11 @@ class ColumnSquares:
         self.counts[expert] += len(rows)
 
     def means(self) -> Floats:
-        """Return the mean squares [E, C]; 1 for all columns of an expert without rows."""
-        counts = np.maximum(self.counts, 1)[:, None]
-        return np.where(self.counts[:, None] > 0, self.sums / counts, 1).astype(np.float32)
+        """Return the mean squares [E, C]; 1 for all columns of an expert without rows. They are
+        those of the sums as float32, which files have."""
+        sums, counts = self.sums.astype(np.float32), self.counts.astype(np.float32)[:, None]
+        means = np.divide(sums, counts, out=np.ones_like(sums), where=counts > 0)
+        return means
 
 
 Squares: TypeAlias = MutableMapping[str, ColumnSquares]

@@ -16,7 +16,7 @@ from penstock.models.loader.model_loader import load_model
 from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
-from penstock.runtime.weight_quantization import integer_bits
+from penstock.runtime.weight_quantization import weight_form
 from tests.support.triton_interpreter import INTERPRETED
 
 FREE_BYTES = 1 << 30
@@ -35,6 +35,6 @@ def start_gpu_runtime_on_cpu(path: Path, settings: EngineSettings) -> GpuRuntime
     """Return the runtime that a GPU would have, on the CPU."""
     torch.set_num_threads(1)  # more threads slow each other down at these sizes
     files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
-    model = load_model(files, settings.dtype, float8="float8", bits=integer_bits(settings))
+    model = load_model(files, settings.dtype, float8="float8", form=weight_form(settings))
     memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES)
     return build_runtime(model, memory, settings, gpu_ops_on_cpu(settings))

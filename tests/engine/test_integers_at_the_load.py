@@ -115,7 +115,7 @@ def test_a_start_counts_and_reports_quantized_weights(
     name: str, form: Form, request: pytest.FixtureRequest
 ) -> None:
     folder = request.getfixturevalue(name)
-    model = load_model(files_at(folder, "m"), "auto", bits=BITS[form])
+    model = load_model(files_at(folder, "m"), "auto", form=form)
     planned = (folder / "model.safetensors").stat().st_size + model.extra_bytes
     runtime, plain = native(folder, quantization=form), native(folder)
     header_and_vectors = 20_000
@@ -130,7 +130,7 @@ def test_a_start_counts_and_reports_quantized_weights(
 
 
 def test_embedding_and_head_keep_8_bits_and_the_router_is_not_quantized(mixture: Path) -> None:
-    weights = load_model(files_at(mixture, "m"), "auto", bits=4).weights
+    weights = load_model(files_at(mixture, "m"), "auto", form="int4").weights
     head, table = weights.head(), weights.embedding()
     assert isinstance(table, Affine) and table.bits == 8
     assert head is not None and [part.bits for part in head.parts] == [8]  # type: ignore[union-attr]
@@ -193,5 +193,5 @@ def test_a_tied_head_is_rounded_once(llama: Path, tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))
     runtime = native(tmp_path / "m", quantization="int4")
     assert runtime.info.weight_bytes < native(llama, quantization="int4").info.weight_bytes
-    assert load_model(files_at(tmp_path / "m", "m"), "auto", bits=4).weights.head() is None
+    assert load_model(files_at(tmp_path / "m", "m"), "auto", form="int4").weights.head() is None
     assert all(value < 0 for value in first_logprobs(runtime))

@@ -67,9 +67,10 @@ ENGINE_OPTIONS: Final = (
         SettingOption(
             "quantization",
             ("-q", "--quantization", "--quantize"),
-            Literal["int8", "int4", "fp8"],
-            "Quantize the float weights of layers while loading. fp8 needs a GPU.",
+            str,
+            "Quantize the float weights of layers while loading, to int8, int4, or on a GPU fp8.",
             "the checkpoint's format",
+            "TYPE",
         ),
         SettingOption(
             "imatrix",

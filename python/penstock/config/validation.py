@@ -18,6 +18,7 @@ from penstock.config.settings import (
     ServerSettings,
     StoreSettings,
 )
+from penstock.config.weight_types import KNOWN, parse_weight_type
 
 # Field -> (smallest value, largest value). None is allowed if the field's type allows None.
 ENGINE_RANGES: Final[dict[str, tuple[float, float]]] = {
@@ -135,6 +136,11 @@ def check_engine(settings: EngineSettings) -> None:
         raise SettingsError("model must not be empty")
     if not re.fullmatch(DEVICES, settings.device):
         raise SettingsError(f"device is {settings.device!r}; it must be auto, cpu, cuda or cuda:N")
+    form = settings.quantization
+    if form is not None and parse_weight_type(form) is None:
+        raise SettingsError(
+            f"quantization: {form!r} is no type of weights; it may be {', '.join(map(repr, KNOWN))}"
+        )
     if settings.draft_model is not None and settings.speculative_algorithm == "mtp":
         raise SettingsError(
             "draft_model is set and speculative_algorithm is 'mtp'; draft tokens come from a draft"

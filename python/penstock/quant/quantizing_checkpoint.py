@@ -11,17 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
+from penstock.config.weight_types import WeightForm
 from penstock.kernels.weights import Dense, Matrix
 from penstock.quant.checkpoint import Checkpoint, TensorInfo
-from penstock.quant.quantize import GROUP, Bits, quantize_affine
+from penstock.quant.quantize import GROUP, quantize_matrix
 from penstock.quant.weight_slices import size_bytes
 
 NOTHING_KNOWN: Final[Mapping[str, npt.NDArray[np.float32]]] = {}
 
 
 class QuantizingCheckpoint:
-    """A Checkpoint that reads from `checkpoint` and quantizes some of its matrices. `bits`: matrix
-    name -> number of bits. Matrices that are not floats, or whose columns cannot be divided into
+    """A Checkpoint that reads from `checkpoint` and quantizes some of its matrices. `forms`:
+    matrix name -> type. Matrices that are not floats, or whose columns cannot be divided into
     whole groups, are unchanged. `importance`: matrix name -> the importance [E, C] of its columns,
     for each of its E matrices; a matrix without is quantized as if all columns counted the same.
     """
@@ -29,13 +30,13 @@ class QuantizingCheckpoint:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        bits: Mapping[str, Bits],
+        forms: Mapping[str, WeightForm],
         importance: Mapping[str, npt.NDArray[np.float32]] = NOTHING_KNOWN,
     ) -> None:
         self.path = checkpoint.path
         self._inner = checkpoint
         self._importance = importance
-        self._bits = {name: own for name, own in bits.items() if self._can_be_quantized(name)}
+        self._forms = {name: own for name, own in forms.items() if self._can_be_quantized(name)}
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -54,9 +55,9 @@ class QuantizingCheckpoint:
     def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
         inner = self._inner.layout_sample(name)
-        if name not in self._bits:
+        if name not in self._forms:
             return inner
-        return quantize_affine(Dense(np.zeros((1, GROUP), np.float32), "f32"), self._bits[name])
+        return quantize_matrix(Dense(np.zeros((1, GROUP), np.float32), "f32"), self._forms[name])
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
@@ -69,12 +70,12 @@ class QuantizingCheckpoint:
     @property
     def saved_bytes(self) -> int:
         """The number of bytes that quantization saves."""
-        return sum(map(self._saved_bytes, self._bits))
+        return sum(map(self._saved_bytes, self._forms))
 
     @property
     def num_quantized(self) -> int:
         """The number of tensors that are quantized."""
-        return len(self._bits)
+        return len(self._forms)
 
     def _saved_bytes(self, name: str) -> int:
         count = math.prod(self.tensors[name].shape)
@@ -89,7 +90,7 @@ class QuantizingCheckpoint:
         return isinstance(self._inner.layout_sample(name), Dense)
 
     def _quantized(self, name: str, matrix: Matrix, number: int) -> Matrix:
-        if name not in self._bits:
+        if name not in self._forms:
             return matrix
         assert isinstance(matrix, Dense), "as its layout sample is"
         importance = self._importance.get(name)
@@ -100,6 +101,6 @@ class QuantizingCheckpoint:
             )
         own = None if importance is None else importance[number]
         try:
-            return quantize_affine(matrix, self._bits[name], own)
+            return quantize_matrix(matrix, self._forms[name], own)
         except ValueError as error:
             raise ModelError(f"{self.path}: {name}: {error}") from None

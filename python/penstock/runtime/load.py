@@ -47,9 +47,10 @@ from penstock.runtime.weight_bytes import file_bytes, weight_bytes
 from penstock.runtime.weight_quantization import (
     fingerprint_of,
     importance_of,
-    integer_bits,
     refuse_for_vectors,
     refuse_on_cpu,
+    weight_form,
+    with_known_quantization,
 )
 
 
@@ -145,11 +146,11 @@ def start_transcription(
         # Importing torch takes two seconds; a CPU server does not need it.
         from penstock.runtime.gpu.transcription import start_gpu_transcription
 
-        model = load_whisper(files, settings.dtype, integer_bits(settings))
+        model = load_whisper(files, settings.dtype, weight_form(settings))
         return start_gpu_transcription(model, settings, device, progress)
     refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
-    model = load_whisper(files, settings.dtype, integer_bits(settings))
+    model = load_whisper(files, settings.dtype, weight_form(settings))
     if settings.kernel_backend != "reference":
         return start_native_transcription(model, settings, available, progress)
     from penstock.kernels.reference import ReferenceOps
@@ -172,6 +173,7 @@ def start_runtime(
 
     Raises ModelError if the model cannot be read or does not fit.
     """
+    settings = with_known_quantization(settings)
     refusal = unknown_architecture(files.path) if files.kind == "folder" else None
     if refusal is not None:
         foreign = foreign_model(files.path, refusal)
@@ -191,10 +193,10 @@ def start_runtime(
                 import penstock.runtime.ranks.load as rank_load
 
                 return rank_load.start_tensor_parallel_runtime(files, settings, devices, progress)
-            bits = integer_bits(settings)
+            form = weight_form(settings)
             importance = importance_of(settings)
             model = load_model(
-                files, settings.dtype, float8="float8", bits=bits, importance=importance
+                files, settings.dtype, float8="float8", form=form, importance=importance
             )
             settings = with_own_adapters(settings, model.media_spec)
             return gpu_load.start_gpu_runtime(model, settings, device, progress)
@@ -203,7 +205,7 @@ def start_runtime(
     model = load_model(
         files,
         settings.dtype,
-        bits=integer_bits(settings),
+        form=weight_form(settings),
         mtp=mtp_of(settings),
         importance=importance_of(settings),
     )

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+
+import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
+from penstock.config.weight_types import (
+    AS_STORED,
+    KNOWN,
+    ON_GPU,
+    WeightForm,
+    parse_weight_type,
+)
 from penstock.quant.importance import ImportanceMatrix
-from penstock.quant.quantize import Bits
-
-_BITS: Final[dict[str | None, Bits]] = {"int4": 4, "int8": 8}
 
 
-def integer_bits(settings: EngineSettings) -> Bits | None:
-    """Return the bits of the integers to which float weights are rounded as they are read. Return
-    None if they are not rounded, or are rounded to 8-bit floats when packed. Raises ModelError for
-    dtype f32."""
-    if settings.quantization is not None and settings.dtype == "f32":
-        raise ModelError(f"quantization is {settings.quantization}; it needs dtype auto, not f32")
-    return _BITS.get(settings.quantization)
+def with_known_quantization(settings: EngineSettings) -> EngineSettings:
+    """Return settings whose `quantization` is the name of a type, or None: "INT4" -> "int4".
+    Raises ModelError that lists the types."""
+    if settings.quantization is None:
+        return settings
+    form = parse_weight_type(settings.quantization)
+    if form is None:
+        raise ModelError(
+            f"quantization is {settings.quantization}; known types are {', '.join(KNOWN)}"
+        )
+    return msgspec.structs.replace(settings, quantization=None if form == AS_STORED else form)
+
+
+def weight_form(settings: EngineSettings) -> WeightForm | None:
+    """Return the type to which float weights are quantized as they are read. Return None if they
+    are not, or are rounded to 8-bit floats when packed. Raises ModelError for dtype f32."""
+    form = with_known_quantization(settings).quantization
+    if form is not None and settings.dtype == "f32":
+        raise ModelError(f"quantization is {form}; it needs dtype auto, not f32")
+    return None if form in ON_GPU else form
 
 
 def fingerprint_of(files: str, settings: EngineSettings, arithmetic: str) -> str:

@@ -27,6 +27,7 @@ from penstock.api.schema.weights import (
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest, ServiceError
 from penstock.base.ids import new_id
+from penstock.config.weight_types import requested_type
 from penstock.dialog import GenerateRequest, Limits
 from penstock.engine.weight_orders import (
     ApplyCalibration,
@@ -39,7 +40,6 @@ from penstock.engine.weight_orders import (
     WeightOrder,
     WeightsState,
 )
-from penstock.quant.weight_types import requested_type
 
 log = logging.getLogger(__name__)
 

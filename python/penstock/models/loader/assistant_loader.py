@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
+from penstock.config.weight_types import WeightForm
 from penstock.models.configuration.family import AssistantFamily
 from penstock.models.decoder.assistant_spec import AssistantSpec, paired_spec
 from penstock.models.decoder.assistant_weights import AssistantNames, AssistantWeights
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.families import registry
 from penstock.models.hub.model_files import ModelFiles
-from penstock.models.loader.model_loader import quantized_bits
+from penstock.models.loader.model_loader import quantized_forms
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.json_file import read_json
-from penstock.quant.quantize import Bits
 from penstock.quant.quantizing_checkpoint import QuantizingCheckpoint
 from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
@@ -39,11 +39,11 @@ def load_assistant(
     family: AssistantFamily,
     target: DecoderSpec,
     dtype: Literal["auto", "f32"],
-    bits: Bits | None = None,
+    form: WeightForm | None = None,
 ) -> AssistantWeights:
     """Open the assistant of `family` in `files` for a model with the spec `target`.
 
-    `bits`: as for `load_model`. A head with centroids is not quantized.
+    `form`: as for `load_model`. A head with centroids is not quantized.
 
     Raises ModelError naming what does not fit the target, or the file and its key or tensor at
     fault.
@@ -56,8 +56,8 @@ def load_assistant(
         )
     spec, names, checkpoint, ordering = _opened(files, family)
     spec = paired_spec(spec, target, where)
-    if bits is not None:
-        quantized = quantized_bits(names.decoder, spec.decoder, bits)
+    if form is not None:
+        quantized = quantized_forms(names.decoder, spec.decoder, form)
         if spec.centroids is not None:
             del quantized[f"{names.decoder.embedding}.weight"]
         checkpoint = QuantizingCheckpoint(checkpoint, quantized)

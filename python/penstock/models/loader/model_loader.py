@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.base.errors import ModelError
+from penstock.config.weight_types import WIDE, WeightForm
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
 from penstock.models.checkpoint.equal_matrices import equal_matrices
 from penstock.models.checkpoint.renamed_checkpoint import RenamedCheckpoint
@@ -52,7 +53,6 @@ from penstock.models.towers.tower import LoadedTower, MediaSpec
 from penstock.quant.checkpoint import Checkpoint, Device, extra_bytes, size_note
 from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.importance import ImportanceMatrix
-from penstock.quant.quantize import Bits
 from penstock.quant.quantizing_checkpoint import NOTHING_KNOWN, QuantizingCheckpoint
 from penstock.quant.safetensors.float8_checkpoint import Float8Storage
 from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
@@ -245,7 +245,7 @@ def load_model(
     files: ModelFiles,
     dtype: Literal["auto", "f32"],
     float8: Float8Storage = "bf16",
-    bits: Bits | None = None,
+    form: WeightForm | None = None,
     mtp: Literal["ignored", "required"] = "ignored",
     importance: ImportanceMatrix | None = None,
 ) -> LoadedModel:
@@ -253,8 +253,8 @@ def load_model(
 
     - `float8`: the type as which matrices of 8-bit floats are read. CPU kernels do not support
       "float8".
-    - `bits`: quantize the layers' float matrices to integers of this many bits, and the embedding
-      and language-model head to 8 bits; None: do not quantize.
+    - `form`: quantize the layers' float matrices to this type, and the embedding and language-model
+      head to 8 bits; None: do not quantize.
     - `importance`: how much the columns of matrices matter in their quantization.
     - `mtp`: whether the MTP head is opened too. It is not quantized, and `extra_bytes` does not
       count it.
@@ -284,11 +284,11 @@ def load_model(
     if mtp == "required":
         head = _open_mtp(checkpoint, names, spec, dtype, container, permuted_qk)
     rounded = None
-    if bits is not None:
+    if form is not None:
         columns = NOTHING_KNOWN
         if importance is not None:
             columns = importance_by_tensor(importance, names, spec)
-        read = rounded = QuantizingCheckpoint(read, quantized_bits(names, spec, bits), columns)
+        read = rounded = QuantizingCheckpoint(read, quantized_forms(names, spec, form), columns)
     weights = DecoderWeights(read, names, spec, dtype, permuted_qk)
     if spec.bidirectional:
         raise ModelError(
@@ -306,7 +306,7 @@ def load_model(
         if media is None:
             load_note += f"; only the language model of {container}: images are not supported"
     if rounded is not None:
-        load_note += f"; float weights of layers are quantized to {bits}-bit integers"
+        load_note += f"; float weights of layers are quantized to {form}"
         widened -= rounded.saved_bytes
     return LoadedModel(
         model_id=files.model_id,
@@ -345,13 +345,15 @@ def _renamed(checkpoint: Checkpoint, spec: DecoderSpec, container: str | None) -
     return checkpoint if name_of is None else RenamedCheckpoint(checkpoint, name_of)
 
 
-def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[str, Bits]:
-    """Return the number of bits of each matrix that is quantized. Embedding, language-model head
-    and the table of per-layer inputs get 8 bits, because every token depends on them."""
-    ends: dict[str, Bits] = {f"{name}.weight": 8 for name in (names.embedding, names.head)}
+def quantized_forms(
+    names: TensorNames, spec: DecoderSpec, form: WeightForm
+) -> dict[str, WeightForm]:
+    """Return the type of each matrix that is quantized. Embedding, language-model head and the
+    table of per-layer inputs get 8 bits, because every token depends on them."""
+    ends: dict[str, WeightForm] = {f"{name}.weight": WIDE for name in (names.embedding, names.head)}
     if spec.per_layer_inputs is not None:
-        ends[names.model_parts[per_layer_inputs.TABLE]] = 8
-    return ends | dict.fromkeys(quantizable_names(names, spec), bits)
+        ends[names.model_parts[per_layer_inputs.TABLE]] = WIDE
+    return ends | dict.fromkeys(quantizable_names(names, spec), form)
 
 
 def _resolve_tied_head(

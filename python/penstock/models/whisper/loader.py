@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.config.weight_types import WeightForm
 from penstock.dialog import Sampling
 from penstock.models.hub.model_files import ModelFiles, fingerprint
 from penstock.models.loader.model_loader import tokenizer_files
 from penstock.models.tokenizer.tokenizer_data import TextParts
 from penstock.models.whisper.folder import whisper_spec
 from penstock.models.whisper.spec import WhisperSpec
-from penstock.models.whisper.weights import WhisperWeights, quantized_bits
-from penstock.quant.quantize import Bits
+from penstock.models.whisper.weights import WhisperWeights, quantized_forms
 from penstock.quant.quantizing_checkpoint import QuantizingCheckpoint
 from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
 
@@ -28,16 +28,16 @@ class LoadedWhisper:
 
 
 def load_whisper(
-    files: ModelFiles, dtype: Literal["auto", "f32"], bits: Bits | None = None
+    files: ModelFiles, dtype: Literal["auto", "f32"], form: WeightForm | None = None
 ) -> LoadedWhisper:
-    """Open a Whisper model. `bits`: quantize the layers' float matrices to integers of this many
-    bits, and the embedding to 8 bits; None: do not quantize. Raises ModelError naming file and key
+    """Open a Whisper model. `form`: quantize the layers' float matrices to this type, and the
+    embedding to 8 bits; None: do not quantize. Raises ModelError naming file and key
     or tensor for a missing, unexpected or misshapen tensor, an unsupported key, or a corrupt
     file."""
     spec = whisper_spec(files.path)
     checkpoint = open_checkpoint(files.path, "bf16")
-    if bits is not None:
-        checkpoint = QuantizingCheckpoint(checkpoint, quantized_bits(spec, bits))
+    if form is not None:
+        checkpoint = QuantizingCheckpoint(checkpoint, quantized_forms(spec, form))
     weights = WhisperWeights(checkpoint, spec, dtype)
     return LoadedWhisper(files.model_id, fingerprint(files), spec, weights)
 

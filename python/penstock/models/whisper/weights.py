@@ -7,13 +7,13 @@ from typing import Final, Literal
 
 import numpy as np
 
+from penstock.config.weight_types import WIDE, WeightForm
 from penstock.kernels.weights import Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape, check_shapes
 from penstock.models.towers.audio_spec import norm_shapes, qkv_linear, whisper_shapes
 from penstock.models.towers.tower_weights import TowerTensors, tower_linear
 from penstock.models.whisper.spec import WhisperSpec
 from penstock.quant.checkpoint import Checkpoint
-from penstock.quant.quantize import Bits
 
 ENCODER: Final = "model.encoder."
 DECODER: Final = "model.decoder."
@@ -90,12 +90,12 @@ def _shapes(spec: WhisperSpec) -> dict[str, Shape]:
     return shapes
 
 
-def quantized_bits(spec: WhisperSpec, bits: Bits) -> dict[str, Bits]:
-    """Return the number of bits of each matrix that is quantized: 8 for the embedding, which is
-    also the head. Convolutions and positions stay floats."""
-    matrices: dict[str, Bits] = {
-        name: bits
+def quantized_forms(spec: WhisperSpec, form: WeightForm) -> dict[str, WeightForm]:
+    """Return the type of each matrix that is quantized: 8 bits for the embedding, which is also the
+    head. Convolutions and positions stay floats."""
+    matrices: dict[str, WeightForm] = {
+        name: form
         for name, shape in _shapes(spec).items()
         if len(shape) == 2 and "embed" not in name
     }
-    return matrices | {f"{DECODER}embed_tokens.weight": 8}
+    return matrices | {f"{DECODER}embed_tokens.weight": WIDE}

@@ -23,7 +23,7 @@ from penstock.runtime.cpu.start_backend import start_backend
 from penstock.runtime.live_weights import NewWeights, Progress
 from penstock.runtime.memory import MemoryPlan
 from penstock.runtime.weight_bytes import weight_bytes
-from penstock.runtime.weight_quantization import fingerprint_of, integer_bits, refuse_on_cpu
+from penstock.runtime.weight_quantization import fingerprint_of, refuse_on_cpu, weight_form
 
 Use = Callable[[NativeBackend, str], None]
 """Makes a runtime compute with another backend, whose fingerprint is given."""
@@ -138,11 +138,11 @@ class NativeLiveWeights:
         settings = msgspec.structs.replace(self._settings, quantization=quantization)
         try:
             refuse_on_cpu(settings)
-            bits = integer_bits(settings)
+            form = weight_form(settings)
         except ModelError as error:
             raise Conflict(str(error), field="ggml_type", code="type_unsupported") from None
-        model = load_model(self._files, settings.dtype, bits=bits, importance=importance)
-        if bits is not None and not model.num_quantized:
+        model = load_model(self._files, settings.dtype, form=form, importance=importance)
+        if form is not None and not model.num_quantized:
             raise Conflict(
                 "the model's file has no float weights to quantize: they are integers already",
                 code="weights_not_floats",

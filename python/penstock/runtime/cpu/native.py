@@ -25,7 +25,7 @@ from penstock.runtime.cpu.native_sampling import NativeSampling
 from penstock.runtime.cpu.native_tail import NativeTail
 from penstock.runtime.cpu.state_cache import StateCache
 from penstock.runtime.cpu.tail_inputs import is_gathered
-from penstock.runtime.media import tower_media
+from penstock.runtime.media import TowerMedia, tower_media
 from penstock.runtime.memory import MemoryPlan
 from penstock.scheduler import MAX_DRAFT_TOKENS
 
@@ -63,7 +63,7 @@ class NativeBackend(NativeSampling):
             check_head_dim(model.model_id, size.value_dim)
         if predecessor is not None:
             pool = predecessor.pool
-        self.pool = pool or Pool(settings.threads or available_cores())
+        self.pool: Pool = pool or Pool(settings.threads or available_cores())
         packer = NativeOps.eager(self.pool if predecessor is None else Pool(1), isas)
         self._ops = packer.on(self.pool)
         if predecessor is None:
@@ -80,7 +80,7 @@ class NativeBackend(NativeSampling):
             if model.mtp is not None:
                 self.mtp = NativeMtp(self._decoder, self.caches, model.mtp, self._ops, memory)
             self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
-            self.media = (
+            self.media: TowerMedia[Any] | None = (
                 tower_media(model, self._ops, rows_of) if predecessor is None else predecessor.media
             )
             self._memory = memory
@@ -88,7 +88,8 @@ class NativeBackend(NativeSampling):
             if self.adapters is not None:
                 recorded.append(self._record(self.adapters.slots))
             shared = None if predecessor is None else predecessor._plan
-            self._plan, *adapted = finish_together(recorded, shared)
+            plain, *adapted = finish_together(recorded, shared)
+            self._plan: Any = plain
             self._adapter_plan: Any = adapted[0] if adapted else None
             self._tail, self._adapter_tail = self._record_tails()
             self._media_plans = MediaPlans(self._plan, self._record)

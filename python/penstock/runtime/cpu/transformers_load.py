@@ -20,7 +20,7 @@ from penstock.runtime.memory import plan_memory, warn_of_short_context
 from penstock.runtime.protocol import RuntimeInfo
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.weight_bytes import file_bytes
-from penstock.runtime.weight_quantization import integer_bits
+from penstock.runtime.weight_quantization import weight_form
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def start_transformers_runtime(
 def _check_settings(files: ModelFiles, foreign: ForeignModel, settings: EngineSettings) -> None:
     refused = {
         "LoRA adapters are": settings.lora is not None,
-        "quantization is": integer_bits(settings) is not None,
+        "quantization is": weight_form(settings) is not None,
         "kernels reference and triton are": settings.kernel_backend in ("reference", "triton"),
         "a GPU is": settings.device not in ("auto", "cpu"),
         "tensor parallelism is": settings.tensor_parallel_size > 1,

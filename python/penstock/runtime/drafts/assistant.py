@@ -26,7 +26,7 @@ from penstock.runtime.drafts.row_inputs import draft_sampling, row_inputs
 from penstock.runtime.drafts.vocabulary import check_vocabulary
 from penstock.runtime.memory import MemoryPlan
 from penstock.runtime.row_table import RowTable
-from penstock.runtime.weight_quantization import integer_bits
+from penstock.runtime.weight_quantization import weight_form
 from penstock.scheduler.types import Draft, DraftSource, SampledToken, StepPlan
 
 
@@ -59,8 +59,8 @@ def open_assistant(
 ) -> OpenedAssistant:
     """Return the assistant in `draft_files` for the target `model`, whose files are `files`. Raises
     ModelError if it cannot be read or does not fit."""
-    bits = integer_bits(settings)
-    weights = load_assistant(draft_files, family, model.spec, settings.dtype, bits)
+    form = weight_form(settings)
+    weights = load_assistant(draft_files, family, model.spec, settings.dtype, form)
     vocab = model.spec.vocab_size
     if draft_files.kind == "gguf" or (draft_files.path / "tokenizer.json").exists():
         check_vocabulary(files, vocab, draft_files, weights.spec.decoder.vocab_size)

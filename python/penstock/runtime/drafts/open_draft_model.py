@@ -22,7 +22,7 @@ from penstock.runtime.memory import MemoryPlan, buffer_bytes
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.state_memory import NO_STATES
 from penstock.runtime.weight_bytes import weight_bytes
-from penstock.runtime.weight_quantization import integer_bits
+from penstock.runtime.weight_quantization import weight_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def open_draft_model(
 
     Raises ModelError if it cannot be read, has recurrent layers or has another vocabulary.
     """
-    draft = load_model(draft_files, settings.dtype, bits=integer_bits(settings))
+    draft = load_model(draft_files, settings.dtype, form=weight_form(settings))
     if draft.spec.is_recurrent:
         raise ModelError(
             f"draft_model {draft.model_id}: it has recurrent layers, whose state cannot go back to"

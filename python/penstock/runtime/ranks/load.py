@@ -44,7 +44,7 @@ from penstock.runtime.ranks.messages import (
 )
 from penstock.runtime.ranks.process_group import RankProcessGroup, end_process
 from penstock.runtime.ranks.runtime import TensorParallelRuntime, leave
-from penstock.runtime.weight_quantization import integer_bits
+from penstock.runtime.weight_quantization import weight_form
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,8 @@ def start_tensor_parallel_runtime(
             "tensor_parallel_size: this process already runs a model on several devices; it can"
             " have one"
         )
-    bits = integer_bits(settings)
-    model = load_model(files, settings.dtype, float8="float8", bits=bits)
+    form = weight_form(settings)
+    model = load_model(files, settings.dtype, float8="float8", form=form)
     settings = with_own_adapters(settings, model.media_spec)
     shard = shard_model(model, 0, len(devices))
     opened = _open(settings, devices[0])
@@ -115,8 +115,8 @@ def start_follower(
     opened = _open(task.settings, task.device)
     mmproj = None if task.mmproj is None else Path(task.mmproj)
     files = ModelFiles(task.model_id, task.kind, Path(task.path), mmproj)
-    bits = integer_bits(task.settings)
-    model = load_model(files, task.settings.dtype, float8="float8", bits=bits)
+    form = weight_form(task.settings)
+    model = load_model(files, task.settings.dtype, float8="float8", form=form)
     shard = shard_model(model, task.rank, task.count)
     send_status(RankStatus("started"))
     rendezvous = Path(task.rendezvous)

@@ -1,0 +1,127 @@
+"""Measure the pauses between tokens while the weights are quantized again.
+
+    python -m bench requantize MODEL --to int8 int4 none
+
+An engine process serves MODEL, whose weights are floats, to some greedy streams. After a while they
+are quantized again, type by type. For each change, the longest time between two outputs of a stream
+is printed beside the median step without a job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from bench.harness.machine_facts import facts
+from penstock.config import EngineSettings
+from penstock.config.weight_types import requested_type
+from penstock.dialog import Sampling
+from penstock.engine.ipc.client import EngineClient
+from penstock.engine.processes.supervisor import EngineSupervisor
+from penstock.engine.types import TokenRequest
+from penstock.engine.weight_orders import AskWeights, Requantize
+
+BASE_S = 5.0
+POLL_S = 0.05
+
+
+@dataclass
+class Gaps:
+    """The times of the outputs of all streams. A gap is the time between two of one stream."""
+
+    last_s: dict[str, float] = field(default_factory=dict)
+    seen: list[tuple[float, float]] = field(default_factory=list)  # (end, length)
+
+    def note(self, stream: str) -> None:
+        """Note an output of a stream now."""
+        now = time.perf_counter()
+        if stream in self.last_s:
+            self.seen.append((now, now - self.last_s[stream]))
+        self.last_s[stream] = now
+
+    def since(self, began_s: float) -> list[float]:
+        """Return the gaps that ended after `began_s`."""
+        return [length for end, length in self.seen if end >= began_s]
+
+
+async def stream(client: EngineClient, name: str, context: int, gaps: Gaps) -> None:
+    """Generate one answer after another, each as long as the context allows."""
+    random = np.random.default_rng(len(name))
+    vocabulary = client.info.vocab_size
+    number = 0
+    while True:
+        prompt = tuple(random.integers(0, vocabulary, 32).tolist())
+        id = f"{name}-{number}"
+        asked = TokenRequest(id, prompt, Sampling(temperature=0.0), 0, context - 40)
+        async for _ in client.generate(asked):
+            gaps.note(id)
+        number += 1
+
+
+async def measure(model: str, types: list[str], streams: int, context: int) -> None:
+    """Serve the model and print a row per change."""
+    settings = EngineSettings(
+        model=model, device="cpu", max_model_len=context, max_num_seqs=streams
+    )
+    supervisor = EngineSupervisor(settings)
+    await supervisor.start()
+    print(await supervisor.wait_ready())
+    client = EngineClient(supervisor.socket_path)
+    await client.wait_ready()
+    gaps = Gaps()
+    tasks = [asyncio.create_task(stream(client, f"s{n}", context, gaps)) for n in range(streams)]
+    print(
+        "| weights | to | job s | median step ms | longest without job ms | median in job ms |"
+        " longest in job ms | longest / median step |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    before = "file"
+    try:
+        await asyncio.sleep(BASE_S)
+        for wanted in types:
+            base_s = time.perf_counter()
+            await asyncio.sleep(BASE_S)
+            calm = gaps.since(base_s)
+            began_s = time.perf_counter()
+            await client.change_weights(Requantize(requested_type(wanted, "to")))
+            while (job := (await client.change_weights(AskWeights())).job) is None or (
+                job.status == "running"
+            ):
+                await asyncio.sleep(POLL_S)
+            took_s = time.perf_counter() - began_s
+            assert job.status == "done", job
+            await asyncio.sleep(1.0)
+            busy, median = gaps.since(began_s), statistics.median(calm)
+            numbers = [median, max(calm), statistics.median(busy), max(busy)]
+            cells = [before, wanted, f"{took_s:.1f}", *(f"{1e3 * one:.1f}" for one in numbers)]
+            print(f"| {' | '.join(cells)} | {max(busy) / median:.2f} |", flush=True)
+            before = wanted
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await client.close()
+        await supervisor.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--to", nargs="+", default=["int8", "int4", "none"])
+    parser.add_argument("--streams", type=int, default=4)
+    parser.add_argument("--context", type=int, default=2048)
+    given = parser.parse_args()
+    print(facts())
+    asyncio.run(measure(str(given.model), given.to, given.streams, given.context))
+
+
+if __name__ == "__main__":
+    main()
