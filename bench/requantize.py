@@ -20,7 +20,7 @@ import numpy as np
 
 from bench.harness.machine_facts import facts
 from penstock.config import EngineSettings
-from penstock.config.weight_types import requested_type
+from penstock.config.weight_types import AS_STORED, parse_weight_type
 from penstock.dialog import Sampling
 from penstock.engine.ipc.client import EngineClient
 from penstock.engine.processes.supervisor import EngineSupervisor
@@ -89,7 +89,7 @@ async def measure(model: str, types: list[str], streams: int, context: int) -> N
             await asyncio.sleep(BASE_S)
             calm = gaps.since(base_s)
             began_s = time.perf_counter()
-            await client.change_weights(Requantize(requested_type(wanted, "to")))
+            await client.change_weights(Requantize(_form(wanted)))
             while (job := (await client.change_weights(AskWeights())).job) is None or (
                 job.status == "running"
             ):
@@ -108,6 +108,13 @@ async def measure(model: str, types: list[str], streams: int, context: int) -> N
         await asyncio.gather(*tasks, return_exceptions=True)
         await client.close()
         await supervisor.stop()
+
+
+def _form(text: str) -> str | None:
+    form = parse_weight_type(text)
+    if form is None:
+        raise SystemExit(f"{text} is no type of weights")
+    return None if form == AS_STORED else form
 
 
 def main() -> None:

@@ -157,7 +157,9 @@ class Held:
 
 @pytest.mark.parametrize("write", ["llama", "mixture"])
 @pytest.mark.parametrize(
-    ("before", "after"), [(None, "int4"), ("int4", "int8"), ("int8", None)], ids=str
+    ("before", "after"),
+    [(None, "int4"), ("int4", "int8"), ("int8", None), ("int8", "Q4_K"), ("q4k", "Q8_0")],
+    ids=str,
 )
 def test_answers_are_those_of_a_server_started_with_the_quantization(
     loaded: Any, request: Any, write: str, before: Any, after: Any

@@ -68,7 +68,8 @@ ENGINE_OPTIONS: Final = (
             "quantization",
             ("-q", "--quantization", "--quantize"),
             str,
-            "Quantize the float weights of layers while loading, to int8, int4, or on a GPU fp8.",
+            "Quantize the float weights of layers while loading: int8, int4, Q4_K, Q8_0 and so on;"
+            " fp8 needs a GPU.",
             "the checkpoint's format",
             "TYPE",
         ),

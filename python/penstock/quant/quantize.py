@@ -8,7 +8,6 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.config.weight_types import WeightForm
 from penstock.kernels.weights import Affine, Dense
 from penstock.quant.dequantize import dequantize
 
@@ -16,7 +15,6 @@ Bits: TypeAlias = Literal[4, 8]
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 GROUP: Final = 32
-_BITS: Final[dict[WeightForm, Bits]] = {"int4": 4, "int8": 8}
 _LEVELS: Final = 15  # levels above a group's minimum, for 4 bits
 _STEPS: Final = 127  # levels on each side of zero, for 8 bits
 _CHUNK_ELEMENTS: Final = 1 << 19  # float32 numbers that fit in the cache
@@ -57,12 +55,6 @@ def quantize_affine(matrix: Dense, bits: Bits, importance: Floats | None = None)
         minima.reshape(rows, -1) if bits == 4 else None,
         zero_point=0 if bits == 4 else 128,
     )
-
-
-def quantize_matrix(matrix: Dense, form: WeightForm, importance: Floats | None = None) -> Affine:
-    """Quantize `matrix` [N, C] to a type of weights. `importance`: see `quantize_affine`. Raises
-    ValueError if a number is not finite."""
-    return quantize_affine(matrix, _BITS[form], importance)
 
 
 def _chunks(matrix: Dense) -> Iterator[Floats]:

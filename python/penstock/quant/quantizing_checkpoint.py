@@ -13,8 +13,10 @@ import numpy.typing as npt
 from penstock.base.errors import ModelError
 from penstock.config.weight_types import WeightForm
 from penstock.kernels.weights import Dense, Matrix
+from penstock.quant.affine import unify_affine
 from penstock.quant.checkpoint import Checkpoint, TensorInfo
-from penstock.quant.quantize import GROUP, quantize_matrix
+from penstock.quant.quantize import GROUP
+from penstock.quant.quantize_matrix import MatrixQuantizer, form_sample
 from penstock.quant.weight_slices import size_bytes
 
 NOTHING_KNOWN: Final[Mapping[str, npt.NDArray[np.float32]]] = {}
@@ -32,10 +34,13 @@ class QuantizingCheckpoint:
         checkpoint: Checkpoint,
         forms: Mapping[str, WeightForm],
         importance: Mapping[str, npt.NDArray[np.float32]] = NOTHING_KNOWN,
+        threads: int = 1,
     ) -> None:
+        """`threads`: the number of threads that quantize."""
         self.path = checkpoint.path
         self._inner = checkpoint
         self._importance = importance
+        self._quantizer = MatrixQuantizer(threads)
         self._forms = {name: own for name, own in forms.items() if self._can_be_quantized(name)}
 
     @property
@@ -50,14 +55,15 @@ class QuantizingCheckpoint:
     def stack(self, name: str) -> tuple[Matrix, ...]:
         """See Checkpoint. Raises as `matrix` does."""
         each = enumerate(self._inner.stack(name))
-        return tuple(self._quantized(name, matrix, number) for number, matrix in each)
+        matrices = [self._quantized(name, matrix, number) for number, matrix in each]
+        return unify_affine(matrices, f"{self.path}: {name}")
 
     def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
         inner = self._inner.layout_sample(name)
         if name not in self._forms:
             return inner
-        return quantize_matrix(Dense(np.zeros((1, GROUP), np.float32), "f32"), self._forms[name])
+        return form_sample(self._forms[name], self.tensors[name].shape[-1])
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
@@ -101,6 +107,6 @@ class QuantizingCheckpoint:
             )
         own = None if importance is None else importance[number]
         try:
-            return quantize_matrix(matrix, self._forms[name], own)
+            return self._quantizer.quantized(matrix, self._forms[name], own)
         except ValueError as error:
             raise ModelError(f"{self.path}: {name}: {error}") from None

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.base.errors import ModelError
-from penstock.base.resources import available_bytes
+from penstock.base.resources import available_bytes, available_cores
 from penstock.config import EngineSettings, Environment, read_environment
 from penstock.models.decoder.decoder import Progress
 from penstock.models.decoder.weights import DecoderWeights
@@ -208,6 +208,7 @@ def start_runtime(
         form=weight_form(settings),
         mtp=mtp_of(settings),
         importance=importance_of(settings),
+        threads=settings.threads or available_cores(),
     )
     settings = with_own_adapters(settings, model.media_spec)
     packed_bytes = weight_bytes(files, model.spec, settings) + model.extra_bytes

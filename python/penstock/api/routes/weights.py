@@ -27,7 +27,7 @@ from penstock.api.schema.weights import (
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest, ServiceError
 from penstock.base.ids import new_id
-from penstock.config.weight_types import requested_type
+from penstock.config.weight_types import AS_STORED, KNOWN, parse_weight_type
 from penstock.dialog import GenerateRequest, Limits
 from penstock.engine.weight_orders import (
     ApplyCalibration,
@@ -168,6 +168,16 @@ def cancel_calibration(services: Services) -> CancelWeights:
     them."""
     orders = (CancelJob(("calibration",)), StopCalibration())
     return CancelWeights(services, calibration_status, orders)
+
+
+def requested_type(text: str, field: str) -> str | None:
+    """Return the type that a request names, None for the weights as they are in the file. `field`:
+    the request's field, for the error. Raises InvalidRequest that lists the types."""
+    form = parse_weight_type(text)
+    if form is None:
+        known = ", ".join(KNOWN)
+        raise InvalidRequest(f"there is no such type of weights; known are {known}", field=field)
+    return None if form == AS_STORED else form
 
 
 async def ordered(model: ServedModel, order: WeightOrder) -> WeightsState:

@@ -248,6 +248,7 @@ def load_model(
     form: WeightForm | None = None,
     mtp: Literal["ignored", "required"] = "ignored",
     importance: ImportanceMatrix | None = None,
+    threads: int = 1,
 ) -> LoadedModel:
     """Open a model that generates text, and its towers if its family has a media side.
 
@@ -256,6 +257,7 @@ def load_model(
     - `form`: quantize the layers' float matrices to this type, and the embedding and language-model
       head to 8 bits; None: do not quantize.
     - `importance`: how much the columns of matrices matter in their quantization.
+    - `threads`: the number of threads that quantize.
     - `mtp`: whether the MTP head is opened too. It is not quantized, and `extra_bytes` does not
       count it.
 
@@ -288,7 +290,8 @@ def load_model(
         columns = NOTHING_KNOWN
         if importance is not None:
             columns = importance_by_tensor(importance, names, spec)
-        read = rounded = QuantizingCheckpoint(read, quantized_forms(names, spec, form), columns)
+        forms = quantized_forms(names, spec, form)
+        read = rounded = QuantizingCheckpoint(read, forms, columns, threads)
     weights = DecoderWeights(read, names, spec, dtype, permuted_qk)
     if spec.bidirectional:
         raise ModelError(
