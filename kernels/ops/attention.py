@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.kernels.cache_slots import read_slots
 from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.rope_cache import single_token
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
@@ -151,8 +152,7 @@ def _attention(
         chunk = slice(starts[row], starts[row + 1])
         key_positions = torch.arange(context, device=q.device)
         block = inputs.block_tables[row, key_positions // block_size].long()
-        keys = cache.keys[block, :, :, key_positions % block_size].to(q.dtype)  # [context, K, D]
-        values = cache.values[block, :, key_positions % block_size].to(q.dtype)
+        keys, values = read_slots(cache, block, key_positions % block_size, q.dtype)
         grouped = q[chunk].view(-1, kv_heads, q.shape[1] // (kv_heads * dim), dim)
         scores = torch.einsum("tkgd,ckd->tkgc", grouped, keys) * scale
         if softcap:

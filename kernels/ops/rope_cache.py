@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from penstock.kernels.cache_slots import write_slots
 from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.norm import rms_norm
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
@@ -42,8 +43,7 @@ def rope_cache(
     angles = rope[inputs.positions.long()]
     block_size = cache.keys.shape[-1]
     block, offset = inputs.slots.long() // block_size, inputs.slots.long() % block_size
-    cache.keys[block, :, :, offset] = rotate(k, angles).to(cache.keys.dtype)
-    cache.values[block, :, offset] = v.to(cache.values.dtype)
+    write_slots(cache, block, offset, rotate(k, angles), v)
     return rotate(q, angles).flatten(1)
 
 

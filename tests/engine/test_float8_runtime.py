@@ -3,11 +3,13 @@ device."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from gpu_runtime_on_cpu import start_gpu_runtime_on_cpu
+from safetensors.torch import load_file, save_file
 from scheduled_requests import first_logprobs
 
 from penstock.base.errors import ModelError
@@ -80,6 +82,45 @@ def test_widened_bytes_are_known_before_weights_are_read(folder: Path) -> None:
     assert load_model(files, "auto").extra_bytes == CODES
     assert load_model(files, "f32").extra_bytes == 0
     assert load_model(files, "auto", float8="float8").extra_bytes == 0
+
+
+def with_cache_scales(folder: Path, target: Path, scales: dict[str, torch.Tensor]) -> Path:
+    """Copy a folder of one file and add `scales` to its tensors."""
+    shutil.copytree(folder, target)
+    (file,) = target.glob("*.safetensors")
+    save_file({**load_file(file), **scales}, file)
+    return target
+
+
+def test_an_fp8_cache_uses_the_scales_of_the_folder(folder: Path, tmp_path: Path) -> None:
+    """Scales so large that all keys round to 0 make attention uniform: they are in use."""
+    layer = "model.layers.{}.self_attn"
+    usual = {f"{layer.format(i)}.{part}_scale": torch.tensor(0.125) for i in range(LAYERS)
+             for part in "kv"}  # fmt: skip
+    per_head = {name: torch.full((KV_HEADS, 1, 1), 0.125) for name in usual}
+    huge = {name: torch.tensor(1e9 if ".k_" in name else 0.125) for name in usual}
+    options = settings(kv_cache_dtype="f8e4m3")
+    found = {}
+    for name, scales in (("none", {}), ("one", usual), ("per head", per_head), ("huge", huge)):
+        path = with_cache_scales(folder, tmp_path / name, scales)
+        runtime = start_gpu_runtime_on_cpu(path, options)
+        caches = runtime._model.pools.present
+        wanted = [1.0] * KV_HEADS if not scales else [0.125] * KV_HEADS
+        assert caches[0].value_scales is not None
+        assert caches[0].value_scales.tolist() == pytest.approx(wanted)
+        found[name] = first_logprobs(runtime)
+    assert found["one"] == found["per head"]
+    assert found["one"] == pytest.approx(found["none"], abs=0.05)
+    assert found["huge"] != pytest.approx(found["one"], abs=0.05)
+
+
+def test_a_layer_with_the_wrong_number_of_cache_scales_is_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    scales = {"model.layers.0.self_attn.k_scale": torch.ones(KV_HEADS + 1)}
+    path = with_cache_scales(folder, tmp_path / "wrong", scales)
+    with pytest.raises(ModelError, match="layer 0 has 3 scales k_scale; it must have 1 or"):
+        start_gpu_runtime_on_cpu(path, settings(kv_cache_dtype="f8e4m3"))
 
 
 @pytest.mark.parametrize("form", ["fp8-block", "channel"])

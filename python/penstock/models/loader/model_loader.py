@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from penstock.base.errors import ModelError
@@ -70,6 +71,7 @@ class LoadedModel:
     - `media`: the opened towers, in the order of `media_spec.towers`.
     - `mtp`: the MTP head, None unless it was asked for; or the assistant.
     - `num_quantized`: the number of matrices that are quantized when they are read.
+    - `folder`: the folder of the weights, which may hold scales of an FP8 KV cache; None for GGUF.
     """
 
     model_id: str
@@ -82,6 +84,7 @@ class LoadedModel:
     media: tuple[LoadedTower, ...] = ()
     mtp: HeadWeights | None = None
     num_quantized: int = 0
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +325,7 @@ def load_model(
         media=open_towers(files, media, checkpoint, spec.hidden_size, dtype),
         mtp=head,
         num_quantized=0 if rounded is None else rounded.num_quantized,
+        folder=None if files.kind == "gguf" else files.path,
     )
 
 

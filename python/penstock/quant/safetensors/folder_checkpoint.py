@@ -15,7 +15,7 @@ from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 CACHE_SCALES = tuple(
     f".{name}" for name in ("k_scale", "v_scale", "q_scale", "k_zero_point", "v_zero_point")
 )
-"""The ends of the names of tensors that quantize a KV cache, which is not quantized here."""
+"""The ends of the names of tensors that quantize a KV cache: see `cache_scales`."""
 
 
 def open_checkpoint(folder: Path, float8_storage: Float8Storage) -> Checkpoint:

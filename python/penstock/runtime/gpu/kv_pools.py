@@ -11,6 +11,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_pool, caches_of, latent_cache_of
 from penstock.kernels.step_inputs import LayerCache
 from penstock.models.decoder.mixer import CacheSize
+from penstock.quant.safetensors.cache_scales import Scales
 from penstock.runtime.cache_shape import CacheShape
 
 
@@ -42,6 +43,27 @@ class KvPools:
     @property
     def size_bytes(self) -> int:
         return sum(pool.nbytes for pool in self._pools)
+
+    def set_scales(self, scales: Scales, rank: int = 0, count: int = 1) -> int:
+        """Set the calibrated scales of a cache of 8-bit floats, of the whole model, for the KV
+        heads of rank `rank` of `count`. Returns the number of layers that got scales. Raises
+        ModelError if a layer has another number of scales than 1 or its KV heads."""
+        changed = set()
+        for (layer, part), values in scales.items():
+            cache = self.caches[layer] if layer < len(self.caches) else None
+            own = None if cache is None else cache.key_scales if part == "k" else cache.value_scales
+            if own is None:  # the layer has no cache of its own
+                continue
+            heads, size = own.numel(), len(values)
+            if size not in (1, heads * count) and not (heads == 1 and count % size == 0):
+                raise ModelError(
+                    f"layer {layer} has {size} scales {part}_scale; it must have 1 or one per KV"
+                    f" head, {heads * count}"
+                )
+            first = 0 if size == 1 else rank * size // count
+            own.copy_(torch.from_numpy(values[first : first + heads].copy()))
+            changed.add(layer)
+        return len(changed)
 
     def fill(self, value: float) -> None:
         """Overwrite all caches, in tests."""

@@ -16,6 +16,7 @@ from penstock.kernels.communicator import SINGLE_RANK, Communicator
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder.decoder import Progress
 from penstock.models.loader.model_loader import LoadedModel
+from penstock.quant.safetensors.cache_scales import read_cache_scales
 from penstock.runtime.gpu.cuda_graphs import sizes_up_to
 from penstock.runtime.gpu.media import DeviceMedia, device_towers
 from penstock.runtime.gpu.memory import DeviceMemoryPlan, cache_item_bytes, plan_device_memory
@@ -217,6 +218,10 @@ def build_runtime(
         communicator=communicator,
         on_stage=on_stage,
     )
+    if settings.kv_cache_dtype == "f8e4m3" and model.folder is not None:
+        scales = read_cache_scales(model.folder)
+        layers = device_model.pools.set_scales(scales, communicator.rank, communicator.count)
+        log.info("%d layers have calibrated scales of the KV cache", layers)
     device_model.make_slots(settings, memory.adapter_bytes)
     on_stage("slots")
     on_gpu = torch.device(ops.device).type == "cuda"
