@@ -80,6 +80,7 @@ STRUCTS: Final[Mapping[str, Signature]] = {
         "state_source int32 [R]; state_base int32 [R]; state_target int32 [R]; "
         "state_keep int32 [R]; state_save int32 [R]; state_save_after int32 [R]",
         "LayerCache": "keys float32|float16 [B, K, D, P]; values float32|float16 [B, K, P, D]",
+        "Int8Cache": "keys int8 [B, K, D+4, P]; values int8 [B, K, P, D+4]",
         "LatentCache": "keys float32|float16 [B, 1, latent+rotated, P]; "
         "values float32|float16 [B, 1, P, latent]",
         "LatentSizes": "integer heads; integer latent; integer rotated",

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from penstock.kernels.recurrent_state import StateRows
 
 Tensor = TypeVar("Tensor")
-CacheDtype: TypeAlias = Literal["f32", "f16"]
+CacheDtype: TypeAlias = Literal["f32", "f16", "int8"]
+SCALE_BYTES: Final = 4
+"""Bytes of the scale of a key or value in an int8 cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,16 @@ class StepInputs(Generic[Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class LayerCache(Generic[Tensor]):
-    """The paged KV cache of one layer. On a CPU: float16 or float32, contiguous.
+    """The paged KV cache of one layer. On a CPU: float16, float32 or int8, contiguous.
 
     Keys are transposed inside a block: a vector holds the same component of P keys, so that a score
     needs no horizontal sum. Values are not transposed: a vector holds components of one value. On a
     GPU the shapes are the same and the strides differ: see `kernels.gpu_kv_cache`.
+
+    In int8 (CPU only), keys [B, K, D + 4, P] and values [B, K, P, D + 4] hold for each KV block and
+    head D * P elements, then P float32 scales: a number is its element times the scale of its
+    token. The elements are in pairs, the operands of integer products: [D / 2, P, 2] keys, two
+    components of a key, and [P / 2, D, 2] values, one component of two values.
     """
 
     keys: Tensor  # [B, K, D, P]

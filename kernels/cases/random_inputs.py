@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.kernels.step_inputs import LayerCache, StepInputs
+from penstock.kernels.cache_slots import write_slots
+from penstock.kernels.step_inputs import SCALE_BYTES, LayerCache, StepInputs
 from penstock.kernels.weights import (
     FLOAT4_VALUES,
     FLOAT4_ZERO,
@@ -26,6 +27,8 @@ from penstock.kernels.weights import (
 )
 
 _ACTIVATION_GROUP = 32
+INT8_POISON = -1
+"""Fills an int8 cache with elements of -1 and, as float32, NaN scales."""
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -192,17 +195,28 @@ class RandomInputs:
         self, step: StepInputs[Any], block_size: int, heads: tuple[int, int], dtype: torch.dtype
     ) -> LayerCache[Any]:
         """Return a KV cache with random keys and values for the contexts of `step`, and NaN
-        everywhere else. `heads`: (K, D)."""
+        everywhere else: in an int8 cache bytes that make NaN scales. `heads`: (K, D)."""
         count = int(step.block_tables.max()) + 2
         kv_heads, dim = heads
-        keys = torch.full((count, kv_heads, dim, block_size), float("nan"), dtype=dtype)
-        values = torch.full((count, kv_heads, block_size, dim), float("nan"), dtype=dtype)
+        cache = self._unwritten(count, block_size, heads, dtype)
         for table, context in zip(step.block_tables, step.context_lens.tolist(), strict=True):
             place = torch.arange(context)
             block, offset = table[place // block_size].long(), place % block_size
-            keys[block, :, :, offset] = self.normal(context, kv_heads, dim).to(dtype)
-            values[block, :, offset] = self.normal(context, kv_heads, dim).to(dtype)
-        return LayerCache(keys, values)
+            keys, values = (self.normal(context, kv_heads, dim) for _ in range(2))
+            if dtype == torch.int8:  # scales that differ by a factor of eight
+                keys *= 2 ** (3 * torch.rand(context, kv_heads, 1, generator=self.torch) - 1.5)
+                values *= 2 ** (3 * torch.rand(context, kv_heads, 1, generator=self.torch) - 1.5)
+            write_slots(cache, block, offset, keys, values)
+        return cache
+
+    def _unwritten(
+        self, count: int, block_size: int, heads: tuple[int, int], dtype: torch.dtype
+    ) -> LayerCache[Any]:
+        kv_heads, dim = heads
+        width = dim + SCALE_BYTES if dtype == torch.int8 else dim
+        shapes = (count, kv_heads, width, block_size), (count, kv_heads, block_size, width)
+        poison = INT8_POISON if dtype == torch.int8 else float("nan")
+        return LayerCache(*(torch.full(shape, poison, dtype=dtype) for shape in shapes))
 
 
 # One more than the largest 8-bit integer of a format, if it is not 255.

@@ -89,7 +89,7 @@ class KernelShapes:
 
     forms: tuple[MatrixForm, ...]
     heads: tuple[int, int, int]
-    cache_dtype: Literal["float16", "float32"]
+    cache_dtype: Literal["float16", "float32", "int8"]
     block_size: int
     inner: int
     reach: Literal["back", "both"] = "back"

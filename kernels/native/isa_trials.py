@@ -17,9 +17,9 @@ import numpy.typing as npt
 from penstock import _native
 from penstock.kernels.isa.choice import MEASURED_ROWS, Cell, Kind, Trial
 from penstock.kernels.isa.instruction_sets import IsaSelection, KernelShapes, MatrixForm, RowRange
-from penstock.kernels.native.ops import NativeOps, PlanOps
+from penstock.kernels.native.ops import NativeOps, PlanOps, new_cache
 from penstock.kernels.native.plan_inputs import plan_arguments
-from penstock.kernels.step_inputs import LayerCache, StepInputs
+from penstock.kernels.step_inputs import StepInputs
 from penstock.kernels.weights import (
     IQ4_VALUES,
     Affine,
@@ -139,8 +139,7 @@ def _attention_trials(shapes: KernelShapes, isas: Sequence[str], pool: Any) -> I
     query, shared, dim = heads
     halves = shapes.cache_dtype == "float16" and query > shared
     tokens, blocks = shapes.block_size, -(-_CONTEXT // shapes.block_size)
-    keys = np.zeros((blocks, shared, dim, tokens), shapes.cache_dtype)
-    cache = LayerCache(keys, np.zeros((blocks, shared, tokens, dim), shapes.cache_dtype))
+    cache = new_cache((blocks, shared, dim, tokens), shapes.cache_dtype)
     numbers = _numbers(query * dim)
 
     def agree(a: str, b: str) -> bool:

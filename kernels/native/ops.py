@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from penstock.kernels.recurrent_state import StateRows
 from penstock.kernels.routing import SCORINGS, Routing
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.step_inputs import (
+    SCALE_BYTES,
     AdapterRows,
     CacheDtype,
     HeadNorm,
@@ -109,10 +110,7 @@ class BackendOps(BackendRecurrentOps[Tensor], LatentBackendOps[Tensor]):
     def new_cache(
         self, shape: tuple[int, int, int, int], dtype: CacheDtype
     ) -> LayerCache[npt.NDArray[Any]]:
-        blocks, heads, dim, block_size = shape
-        element = np.float16 if dtype == "f16" else np.float32
-        keys = np.zeros((blocks, heads, dim, block_size), element)
-        return LayerCache(keys, np.zeros((blocks, heads, block_size, dim), element))
+        return new_cache(shape, _ELEMENTS[dtype])
 
     def embedding(self, table: Any, tokens: Tensor, scale: float) -> Tensor:
         out = self._backend.empty(tokens, table.shape[1])
@@ -159,10 +157,10 @@ class BackendOps(BackendRecurrentOps[Tensor], LatentBackendOps[Tensor]):
         out = self._backend.empty(qkv, heads[0] * heads[2])
         tensors = [qkv, rope, inputs.positions, inputs.slots, cache.keys, cache.values, out]
         if head_norm is None:
-            self._backend.call("rope_cache", tensors, heads)
+            self._backend.call(_over("rope_cache", cache), tensors, heads)
         else:
             tensors += [head_norm.q_weight, head_norm.k_weight]
-            self._backend.call("norm_rope_cache", tensors, heads, [head_norm.eps])
+            self._backend.call(_over("norm_rope_cache", cache), tensors, heads, [head_norm.eps])
         return out
 
     def norm_values(self, x: Tensor, heads: tuple[int, int, int], eps: float) -> Tensor:
@@ -186,15 +184,15 @@ class BackendOps(BackendRecurrentOps[Tensor], LatentBackendOps[Tensor]):
         partials = self._backend.scratch(_native.attention_partial_floats(*heads, max_context))
         tensors = [q, inputs.query_starts, inputs.context_lens, inputs.block_tables]
         tensors += [cache.keys, cache.values, out, partials]
-        integers, reals = [*heads, window], [scale, softcap]
         visible = None if inputs.media is None else inputs.media.visible
+        kernel, extra = "paged_attention", []
         if visible is not None:
             _refuse_sinks(sinks)
-            self._backend.call("visible_attention", [*tensors, visible], integers, reals)
-        elif sinks is None:
-            self._backend.call("paged_attention", tensors, integers, reals)
-        else:
-            self._backend.call("sink_attention", [*tensors, sinks], integers, reals)
+            kernel, extra = "visible_attention", [visible]
+        elif sinks is not None:
+            kernel, extra = "sink_attention", [sinks]
+        integers, reals = [*heads, window], [scale, softcap]
+        self._backend.call(_over(kernel, cache), [*tensors, *extra], integers, reals)
         return out
 
     def bidirectional_attention(
@@ -442,6 +440,22 @@ class PlanOps(BackendOps[Any]):
         run of either plan.
         """
         return self._recorder.finish(self._backend.pool, output, shared)
+
+
+_ELEMENTS: Final[dict[CacheDtype, str]] = {"f32": "float32", "f16": "float16", "int8": "int8"}
+
+
+def new_cache(shape: tuple[int, int, int, int], dtype: str) -> LayerCache[npt.NDArray[Any]]:
+    """Return a KV cache of one layer, (B, K, D, P), that holds zeros of a numpy `dtype`."""
+    blocks, heads, dim, block_size = shape
+    width = dim + SCALE_BYTES if dtype == "int8" else dim
+    keys = np.zeros((blocks, heads, width, block_size), dtype)
+    return LayerCache(keys, np.zeros((blocks, heads, block_size, width), dtype))
+
+
+def _over(kernel: str, cache: LayerCache[Any]) -> str:
+    """Return the name of the kernel for the elements of `cache`."""
+    return f"int8_{kernel}" if cache.keys.dtype == np.int8 else kernel
 
 
 def _refuse_sinks(sinks: Any) -> None:

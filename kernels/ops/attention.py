@@ -171,7 +171,7 @@ def _attention(
     return out
 
 
-def _inputs(
+def attention_inputs(
     chunks: Sequence[tuple[int, int]],
     heads: tuple[int, int, int],
     block_size: int,
@@ -223,7 +223,7 @@ def _media_of(
     return MediaRows(index=index, rows=torch.zeros(1, 8), visible=visible)
 
 
-def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
+def attention_alone(inputs: Inputs, index: int) -> dict[str, Any]:
     if inputs["inputs"].media is not None:
         return _rest_of_row(inputs, index)
     row = inputs["q"][index : index + 1]
@@ -262,7 +262,7 @@ def _bidirectional_cost(inputs: Inputs) -> Cost:
     return Cost(cached + 8 * inputs["q"].numel(), 4 * q_heads * dim * seen)
 
 
-def _cost(inputs: Inputs) -> Cost:
+def attention_cost(inputs: Inputs) -> Cost:
     q_heads, kv_heads, dim = inputs["heads"]
     step = inputs["inputs"]
     seen = step.positions.long() + 1
@@ -281,7 +281,9 @@ def _sinks(
     dtype: torch.dtype,
     window: int = 0,
 ) -> Case:
-    return Case(f"sinks-{name}", kind, _inputs(chunks, heads, 16, dtype, window, with_sinks=True))
+    return Case(
+        f"sinks-{name}", kind, attention_inputs(chunks, heads, 16, dtype, window, with_sinks=True)
+    )
 
 
 def _capped(
@@ -295,7 +297,7 @@ def _capped(
 ) -> Case:
     """Return a case whose scores, of size 2, are limited to a cap that changes most of them."""
     dtype = torch.float16 if kind == "f16" else torch.float32
-    make_inputs = _inputs(chunks, heads, 16, dtype, window, 0, with_sinks, blocks, 2.5)
+    make_inputs = attention_inputs(chunks, heads, 16, dtype, window, 0, with_sinks, blocks, 2.5)
     return Case(f"softcap-{name}", kind, make_inputs)
 
 
@@ -308,14 +310,16 @@ def _visible(
     window: int = 0,
 ) -> Case:
     dtype = torch.float16 if kind == "f16" else torch.float32
-    return Case(f"visible-{name}", kind, _inputs(chunks, heads, 16, dtype, window, blocks=blocks))
+    return Case(
+        f"visible-{name}", kind, attention_inputs(chunks, heads, 16, dtype, window, blocks=blocks)
+    )
 
 
-_MIXED = ((0, 5), (30, 1), (15, 3), (16, 1), (0, 1), (70, 20))
+MIXED = ((0, 5), (30, 1), (15, 3), (16, 1), (0, 1), (70, 20))
 # Contexts on both sides of the split size.
-_LONG = ((599, 1), (255, 1), (1, 1), (256, 1))
+LONG = ((599, 1), (255, 1), (1, 1), (256, 1))
 # More work units than an emulated grid has programs; some contexts are split.
-_MANY = tuple((length, 1) for length in (*range(0, 40, 3), 300, 90, 513, 7))
+MANY = tuple((length, 1) for length in (*range(0, 40, 3), 300, 90, 513, 7))
 _WHOLE = ((0, 5), (0, 1), (0, 64), (0, 33), (0, 300))
 _F16, _F32 = torch.float16, torch.float32
 
@@ -337,33 +341,45 @@ ATTENTION = Op(
     ),
     reference=attention,
     cases=(
-        Case("first-token", "f32", _inputs(((0, 1),), (4, 2, 32), 16, _F32)),
-        Case("decode-f16", "f16", _inputs(((99, 1), (15, 1), (0, 1)), (9, 3, 64), 16, _F16)),
-        Case("mixed-f32", "f32", _inputs(_MIXED, (9, 3, 64), 16, _F32)),
-        Case("mixed-f16", "f16", _inputs(_MIXED, (9, 3, 64), 16, _F16)),
-        Case("prompt-f16", "f16", _inputs(((0, 150),), (4, 2, 64), 16, _F16)),
-        Case("window-f32", "f32", _inputs(_MIXED, (4, 1, 32), 16, _F32, window=9)),
-        Case("window-f16", "f16", _inputs(((200, 1), (60, 40)), (4, 4, 64), 16, _F16, window=64)),
-        Case("multi-query-128", "f32", _inputs(_MIXED, (12, 2, 128), 16, _F32)),
-        Case("one-group-96", "f32", _inputs(((17, 4), (2, 1)), (2, 2, 96), 16, _F32)),
-        Case("wide-256", "f16", _inputs(((20, 3), (33, 1)), (4, 1, 256), 16, _F16)),
-        Case("block-32", "f32", _inputs(_MIXED, (4, 2, 64), 32, _F32)),
-        Case("decode-long", "f32", _inputs(_LONG, (4, 2, 32), 16, _F32)),
-        Case("chunks-f32", "f32", _inputs(_MIXED, (4, 1, 32), 16, _F32, window=-13)),
-        Case("chunks-f16", "f16", _inputs(((60, 150), (128, 1)), (4, 2, 64), 16, _F16, window=-64)),
-        Case("chunks-decode-long", "f16", _inputs(_LONG, (8, 2, 64), 16, _F16, window=-300)),
-        Case("decode-long-window", "f16", _inputs(_LONG, (8, 2, 64), 16, _F16, window=300)),
-        Case("decode-many", "f16", _inputs(_MANY, (4, 2, 64), 16, _F16)),
-        Case("decode-long-128", "f16", _inputs((*_LONG, (1100, 1)), (8, 2, 128), 32, _F16)),
+        Case("first-token", "f32", attention_inputs(((0, 1),), (4, 2, 32), 16, _F32)),
+        Case(
+            "decode-f16", "f16", attention_inputs(((99, 1), (15, 1), (0, 1)), (9, 3, 64), 16, _F16)
+        ),
+        Case("mixed-f32", "f32", attention_inputs(MIXED, (9, 3, 64), 16, _F32)),
+        Case("mixed-f16", "f16", attention_inputs(MIXED, (9, 3, 64), 16, _F16)),
+        Case("prompt-f16", "f16", attention_inputs(((0, 150),), (4, 2, 64), 16, _F16)),
+        Case("window-f32", "f32", attention_inputs(MIXED, (4, 1, 32), 16, _F32, window=9)),
+        Case(
+            "window-f16",
+            "f16",
+            attention_inputs(((200, 1), (60, 40)), (4, 4, 64), 16, _F16, window=64),
+        ),
+        Case("multi-query-128", "f32", attention_inputs(MIXED, (12, 2, 128), 16, _F32)),
+        Case("one-group-96", "f32", attention_inputs(((17, 4), (2, 1)), (2, 2, 96), 16, _F32)),
+        Case("wide-256", "f16", attention_inputs(((20, 3), (33, 1)), (4, 1, 256), 16, _F16)),
+        Case("block-32", "f32", attention_inputs(MIXED, (4, 2, 64), 32, _F32)),
+        Case("decode-long", "f32", attention_inputs(LONG, (4, 2, 32), 16, _F32)),
+        Case("chunks-f32", "f32", attention_inputs(MIXED, (4, 1, 32), 16, _F32, window=-13)),
+        Case(
+            "chunks-f16",
+            "f16",
+            attention_inputs(((60, 150), (128, 1)), (4, 2, 64), 16, _F16, window=-64),
+        ),
+        Case(
+            "chunks-decode-long", "f16", attention_inputs(LONG, (8, 2, 64), 16, _F16, window=-300)
+        ),
+        Case("decode-long-window", "f16", attention_inputs(LONG, (8, 2, 64), 16, _F16, window=300)),
+        Case("decode-many", "f16", attention_inputs(MANY, (4, 2, 64), 16, _F16)),
+        Case("decode-long-128", "f16", attention_inputs((*LONG, (1100, 1)), (8, 2, 128), 32, _F16)),
         Case(
             "prompt-window-f16",
             "f16",
-            _inputs(((137, 190), (0, 40)), (6, 2, 128), 32, _F16, window=150),
+            attention_inputs(((137, 190), (0, 40)), (6, 2, 128), 32, _F16, window=150),
         ),
-        Case("mixed-long", "f16", _inputs((*_LONG, (290, 70)), (4, 1, 64), 16, _F16)),
-        _sinks("mixed-f32", "f32", _MIXED, (9, 3, 64), _F32),
-        _sinks("own-heads-f16", "f16", _MIXED, (4, 4, 64), _F16),
-        _sinks("decode-long", "f16", _LONG, (16, 2, 64), _F16),
+        Case("mixed-long", "f16", attention_inputs((*LONG, (290, 70)), (4, 1, 64), 16, _F16)),
+        _sinks("mixed-f32", "f32", MIXED, (9, 3, 64), _F32),
+        _sinks("own-heads-f16", "f16", MIXED, (4, 4, 64), _F16),
+        _sinks("decode-long", "f16", LONG, (16, 2, 64), _F16),
         _sinks("decode-window", "f16", ((200, 1), (60, 1), (599, 1)), (16, 2, 64), _F16, 128),
         _sinks("prompt-window", "f16", ((0, 300), (137, 190)), (16, 2, 64), _F16, 128),
         _visible("one-image", "f32", ((0, 100),), (4, 2, 32), ((0, 20, 64),)),
@@ -378,17 +394,17 @@ ATTENTION = Op(
         _visible("window", "f32", ((60, 150), (70, 2)), (4, 2, 64), ((0, 10, 100),), 130),
         _visible("beyond-window", "f32", ((60, 390), (70, 2)), (4, 2, 64), ((0, 10, 300),), 40),
         _visible("wide-image", "f16", ((0, 700),), (8, 4, 256), ((0, 5, 580),), 512),
-        _sinks("mixed-long", "f16", (*_LONG, (290, 70)), (8, 1, 64), _F16),
-        _capped("mixed-f32", "f32", _MIXED, (9, 3, 64)),
-        _capped("own-heads-f16", "f16", _MIXED, (4, 4, 64)),
+        _sinks("mixed-long", "f16", (*LONG, (290, 70)), (8, 1, 64), _F16),
+        _capped("mixed-f32", "f32", MIXED, (9, 3, 64)),
+        _capped("own-heads-f16", "f16", MIXED, (4, 4, 64)),
         _capped("prompt-window", "f16", ((0, 300), (137, 190)), (8, 4, 128), 128),
-        _capped("decode-long", "f16", _LONG, (8, 2, 64)),
+        _capped("decode-long", "f16", LONG, (8, 2, 64)),
         _capped("decode-window", "f16", ((200, 1), (60, 1), (599, 1)), (8, 4, 256), 128),
-        _capped("sinks", "f32", (*_LONG, (290, 70)), (8, 2, 64), 0, True),
+        _capped("sinks", "f32", (*LONG, (290, 70)), (8, 2, 64), 0, True),
         _capped("visible", "f32", ((60, 150), (70, 2)), (4, 2, 64), 130, blocks=((0, 10, 100),)),
     ),
     benchmarks=tuple(
-        Case(f"{model}-{name}", "f16", _inputs(chunks, heads, 16, _F16))
+        Case(f"{model}-{name}", "f16", attention_inputs(chunks, heads, 16, _F16))
         for model, heads in (("smollm2", (9, 3, 64)), ("qwen1.5b", (12, 2, 128)))
         for name, chunks in (
             ("decode-1x512", ((511, 1),)),
@@ -398,10 +414,10 @@ ATTENTION = Op(
         )
     ),
     tolerance=_TOLERANCE,
-    cost=_cost,
+    cost=attention_cost,
     order=("cuda", "triton", "native", "reference"),
     native_kernels=("paged_attention", "sink_attention", "visible_attention"),
-    alone=_alone,
+    alone=attention_alone,
 )
 BIDIRECTIONAL_ATTENTION = Op(
     name="bidirectional_attention",
@@ -411,21 +427,31 @@ BIDIRECTIONAL_ATTENTION = Op(
     ),
     reference=bidirectional_attention,
     cases=(
-        Case("one-token", "f32", _inputs(((0, 1),), (4, 4, 32), 16, _F32)),
-        Case("whole-f32", "f32", _inputs(_WHOLE, (4, 4, 32), 16, _F32)),
-        Case("whole-f16", "f16", _inputs(_WHOLE, (9, 3, 64), 16, _F16)),
-        Case("ends-f32", "f32", _inputs(_MIXED, (4, 2, 64), 16, _F32)),
-        Case("window-f32", "f32", _inputs(_WHOLE, (4, 1, 32), 16, _F32, window=9)),
-        Case("wide-window-f32", "f32", _inputs(((0, 700),), (2, 2, 64), 16, _F32, window=280)),
-        Case("one-group-96", "f32", _inputs(((0, 70), (0, 2)), (2, 2, 96), 16, _F32)),
-        Case("bias-f32", "f32", _inputs(_WHOLE, (4, 4, 32), 16, _F32, farthest=127)),
-        Case("short-bias-f16", "f16", _inputs(_WHOLE, (4, 2, 64), 16, _F16, farthest=3)),
-        Case("bias-window-f32", "f32", _inputs(_MIXED, (4, 1, 32), 16, _F32, 40, farthest=60)),
+        Case("one-token", "f32", attention_inputs(((0, 1),), (4, 4, 32), 16, _F32)),
+        Case("whole-f32", "f32", attention_inputs(_WHOLE, (4, 4, 32), 16, _F32)),
+        Case("whole-f16", "f16", attention_inputs(_WHOLE, (9, 3, 64), 16, _F16)),
+        Case("ends-f32", "f32", attention_inputs(MIXED, (4, 2, 64), 16, _F32)),
+        Case("window-f32", "f32", attention_inputs(_WHOLE, (4, 1, 32), 16, _F32, window=9)),
+        Case(
+            "wide-window-f32",
+            "f32",
+            attention_inputs(((0, 700),), (2, 2, 64), 16, _F32, window=280),
+        ),
+        Case("one-group-96", "f32", attention_inputs(((0, 70), (0, 2)), (2, 2, 96), 16, _F32)),
+        Case("bias-f32", "f32", attention_inputs(_WHOLE, (4, 4, 32), 16, _F32, farthest=127)),
+        Case("short-bias-f16", "f16", attention_inputs(_WHOLE, (4, 2, 64), 16, _F16, farthest=3)),
+        Case(
+            "bias-window-f32", "f32", attention_inputs(MIXED, (4, 1, 32), 16, _F32, 40, farthest=60)
+        ),
     ),
     benchmarks=(
-        Case("mpnet-2x256", "f32", _inputs(((0, 256),) * 2, (12, 12, 64), 16, _F32, farthest=127)),
-        Case("minilm-16x32", "f32", _inputs(((0, 32),) * 16, (12, 12, 32), 16, _F32)),
-        Case("minilm-2x256", "f32", _inputs(((0, 256),) * 2, (12, 12, 32), 16, _F32)),
+        Case(
+            "mpnet-2x256",
+            "f32",
+            attention_inputs(((0, 256),) * 2, (12, 12, 64), 16, _F32, farthest=127),
+        ),
+        Case("minilm-16x32", "f32", attention_inputs(((0, 32),) * 16, (12, 12, 32), 16, _F32)),
+        Case("minilm-2x256", "f32", attention_inputs(((0, 256),) * 2, (12, 12, 32), 16, _F32)),
     ),
     tolerance=_TOLERANCE,
     cost=_bidirectional_cost,
@@ -441,14 +467,16 @@ ROUNDED_ATTENTION = Op(
     ),
     reference=rounded_attention,
     cases=(
-        Case("one-token", "f16", _inputs(((0, 1),), (4, 4, 32), 16, _F16)),
-        Case("own-heads", "f16", _inputs(_WHOLE, (4, 4, 64), 16, _F16)),
-        Case("own-heads-72", "f16", _inputs(((0, 300), (0, 70)), (2, 2, 72), 16, _F16)),
-        Case("own-heads-80-window", "f16", _inputs(_MIXED, (2, 2, 80), 16, _F16, window=9)),
-        Case("shared-heads", "f16", _inputs(_WHOLE, (9, 3, 64), 16, _F16)),
-        Case("f32", "f32", _inputs(_WHOLE, (4, 4, 32), 16, _F32)),
+        Case("one-token", "f16", attention_inputs(((0, 1),), (4, 4, 32), 16, _F16)),
+        Case("own-heads", "f16", attention_inputs(_WHOLE, (4, 4, 64), 16, _F16)),
+        Case("own-heads-72", "f16", attention_inputs(((0, 300), (0, 70)), (2, 2, 72), 16, _F16)),
+        Case("own-heads-80-window", "f16", attention_inputs(MIXED, (2, 2, 80), 16, _F16, window=9)),
+        Case("shared-heads", "f16", attention_inputs(_WHOLE, (9, 3, 64), 16, _F16)),
+        Case("f32", "f32", attention_inputs(_WHOLE, (4, 4, 32), 16, _F32)),
     ),
-    benchmarks=(Case("siglip-1x1024", "f16", _inputs(((0, 1024),), (12, 12, 64), 16, _F16)),),
+    benchmarks=(
+        Case("siglip-1x1024", "f16", attention_inputs(((0, 1024),), (12, 12, 64), 16, _F16)),
+    ),
     tolerance=_TOLERANCE,
     cost=_bidirectional_cost,
     order=("triton", "native", "reference"),

@@ -54,7 +54,7 @@ def rope_table(positions: int, rotated: int) -> torch.Tensor:
     return torch.cat((angles.cos(), angles.sin()), dim=1).float()
 
 
-def _inputs(
+def rope_inputs(
     chunks: Sequence[tuple[int, int]],
     heads: tuple[int, int, int],
     block_size: int,
@@ -101,12 +101,12 @@ def single_token(step: StepInputs[torch.Tensor], index: int) -> StepInputs[torch
     )
 
 
-def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
+def rope_alone(inputs: Inputs, index: int) -> dict[str, Any]:
     row = inputs["qkv"][index : index + 1]
     return {**inputs, "qkv": row, "inputs": single_token(inputs["inputs"], index)}
 
 
-def _cost(inputs: Inputs) -> Cost:
+def rope_cost(inputs: Inputs) -> Cost:
     q_heads, kv_heads, dim = inputs["heads"]
     tokens = len(inputs["qkv"])
     cached = 2 * kv_heads * dim * inputs["cache"].keys.element_size()
@@ -127,23 +127,23 @@ ROPE_CACHE = Op(
     reference=rope_cache,
     custom_invoke=_invoke,
     cases=(
-        Case("decode-9x3x64", "float", _inputs(((40, 1),), (9, 3, 64), 16, _F16, 64)),
-        Case("mixed-9x3x64", "float", _inputs(_MIXED, (9, 3, 64), 16, _F16, 64)),
-        Case("mixed-f32", "float", _inputs(_MIXED, (4, 2, 32), 16, _F32, 32)),
-        Case("head-norm", "float", _inputs(_MIXED, (4, 2, 128), 16, _F16, 128, "norm")),
-        Case("partial", "float", _inputs(_MIXED, (2, 2, 96), 16, _F32, 48)),
-        Case("partial-head-norm", "float", _inputs(_MIXED, (2, 1, 64), 32, _F32, 32, "norm")),
-        Case("wide-256", "float", _inputs(((3, 4), (0, 1)), (4, 1, 256), 16, _F16, 256)),
+        Case("decode-9x3x64", "float", rope_inputs(((40, 1),), (9, 3, 64), 16, _F16, 64)),
+        Case("mixed-9x3x64", "float", rope_inputs(_MIXED, (9, 3, 64), 16, _F16, 64)),
+        Case("mixed-f32", "float", rope_inputs(_MIXED, (4, 2, 32), 16, _F32, 32)),
+        Case("head-norm", "float", rope_inputs(_MIXED, (4, 2, 128), 16, _F16, 128, "norm")),
+        Case("partial", "float", rope_inputs(_MIXED, (2, 2, 96), 16, _F32, 48)),
+        Case("partial-head-norm", "float", rope_inputs(_MIXED, (2, 1, 64), 32, _F32, 32, "norm")),
+        Case("wide-256", "float", rope_inputs(((3, 4), (0, 1)), (4, 1, 256), 16, _F16, 256)),
     ),
     benchmarks=(
-        Case("smollm2-T1", "float", _inputs(((511, 1),), (9, 3, 64), 16, _F16, 64)),
-        Case("smollm2-T512", "float", _inputs(((0, 512),), (9, 3, 64), 16, _F16, 64)),
-        Case("qwen1.5b-T512", "float", _inputs(((0, 512),), (12, 2, 128), 16, _F16, 128)),
+        Case("smollm2-T1", "float", rope_inputs(((511, 1),), (9, 3, 64), 16, _F16, 64)),
+        Case("smollm2-T512", "float", rope_inputs(((0, 512),), (9, 3, 64), 16, _F16, 64)),
+        Case("qwen1.5b-T512", "float", rope_inputs(((0, 512),), (12, 2, 128), 16, _F16, 128)),
     ),
     # "f16" is the tolerance of float16 results: the contents of the cache.
     tolerance={"float": Tolerance(1e-5, 1e-5), "f16": Tolerance(1e-4, 1e-3)},
-    cost=_cost,
+    cost=rope_cost,
     order=("cuda", "triton", "native", "reference"),
     native_kernels=("rope_cache", "norm_rope_cache"),
-    alone=_alone,
+    alone=rope_alone,
 )

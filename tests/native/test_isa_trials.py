@@ -62,7 +62,7 @@ def test_random_matrix_may_have_coarse_groups_and_any_columns(group: int, column
 
 def shapes(
     forms: list[str],
-    cache_dtype: Literal["float16", "float32"] = "float16",
+    cache_dtype: Literal["float16", "float32", "int8"] = "float16",
     reach: Literal["back", "both"] = "back",
 ) -> KernelShapes:
     return KernelShapes(
@@ -82,6 +82,7 @@ def shapes(
         (["Q4_K", "Q6_K"], "float32", "back"),
         (["BF16"], "float16", "both"),
         (["F16", "Q4_0"], "float32", "both"),
+        (["Q8_0"], "int8", "back"),
     ],
 )
 def test_every_arithmetic_is_measured_with_its_own_isa(

@@ -124,7 +124,8 @@ DTypes dtypes_named(std::string_view names) {
     DTypes dtypes = 0;
     while (!names.empty()) {
         const std::string_view name = cut(names, "|");
-        for (const DType dtype : {DType::f32, DType::f16, DType::i32, DType::i64, DType::u8}) {
+        for (const DType dtype :
+             {DType::f32, DType::f16, DType::i32, DType::i64, DType::u8, DType::i8}) {
             dtypes |= dtype_name(dtype) == name ? one_of(dtype) : 0;
         }
     }
@@ -275,30 +276,47 @@ std::vector<SignatureRow> routing_kernels() {
 }
 
 std::vector<SignatureRow> attention_kernels() {
-    const std::string rope_cache =
-        "qkv float32 [T, H*D+2*K*D]; rope float32 [positions, rotated]; "
-        "positions int32 [T] below positions; slots int32 [T] below B*P; "
-        "update keys float32|float16 [B, K, D, P]; update values float32|float16 [B, K, P, D]; "
-        "write out float32 [T, H*D]";
-    const std::string attention =
-        "q float32 [T, H*D]; query_starts int32 [R+1]; context_lens int32 [R]; "
-        "block_tables int32 [R, max_blocks]; keys float32|float16 [B, K, D, P]; "
-        "values float32|float16 [B, K, P, D]; write out float32 [T, H*D]";
-    const std::string partials = attention + "; write partials float32 [partials]";
+    const auto rope_cache_of = [](const std::string& keys, const std::string& values) {
+        return "qkv float32 [T, H*D+2*K*D]; rope float32 [positions, rotated]; "
+               "positions int32 [T] below positions; slots int32 [T] below B*P; update keys " +
+               keys + "; update values " + values + "; write out float32 [T, H*D]";
+    };
+    const auto attention_of = [](const std::string& keys, const std::string& values) {
+        return "q float32 [T, H*D]; query_starts int32 [R+1]; context_lens int32 [R]; "
+               "block_tables int32 [R, max_blocks]; keys " +
+               keys + "; values " + values + "; write out float32 [T, H*D]";
+    };
+    const std::string keys = "float32|float16 [B, K, D, P]",
+                      values = "float32|float16 [B, K, P, D]";
+    const std::string int8_keys = "int8 [B, K, D+4, P]", int8_values = "int8 [B, K, P, D+4]";
+    const std::string rope_cache = rope_cache_of(keys, values);
+    const std::string int8_rope_cache = rope_cache_of(int8_keys, int8_values);
+    const std::string attention = attention_of(keys, values);
+    const std::string norms = "; q_weight float32 [D]; k_weight float32 [D]";
+    const std::string with_partials = "; write partials float32 [partials]";
+    const std::string partials = attention + with_partials;
+    const std::string int8_partials = attention_of(int8_keys, int8_values) + with_partials;
     const std::string heads = "; integer H; integer K; integer D";
     const std::string scalars = heads + "; integer window; real scale";
     const std::string capped = scalars + "; real softcap";
     return {
         {"rope_cache", rope_cache + heads, ObjectKind::none, rope_refusal},
-        {"norm_rope_cache",
-         rope_cache + "; q_weight float32 [D]; k_weight float32 [D]" + heads + "; real eps",
-         ObjectKind::none, rope_refusal},
+        {"norm_rope_cache", rope_cache + norms + heads + "; real eps", ObjectKind::none,
+         rope_refusal},
+        {"int8_rope_cache", int8_rope_cache + heads, ObjectKind::none, rope_refusal},
+        {"int8_norm_rope_cache", int8_rope_cache + norms + heads + "; real eps", ObjectKind::none,
+         rope_refusal},
         {"norm_values", "x float32 [T, C]; write out float32 [T, H*D+2*K*D]" + heads + "; real eps",
          ObjectKind::none, values_refusal},
         {"paged_attention", partials + capped, ObjectKind::none, causal_refusal},
         {"sink_attention", partials + "; sinks float32 [H]" + capped, ObjectKind::none,
          causal_refusal},
         {"visible_attention", partials + "; visible int32 [T]" + capped, ObjectKind::none,
+         attention_refusal},
+        {"int8_paged_attention", int8_partials + capped, ObjectKind::none, causal_refusal},
+        {"int8_sink_attention", int8_partials + "; sinks float32 [H]" + capped, ObjectKind::none,
+         causal_refusal},
+        {"int8_visible_attention", int8_partials + "; visible int32 [T]" + capped, ObjectKind::none,
          attention_refusal},
         {"bidirectional_attention", attention + scalars, ObjectKind::none, attention_refusal},
         {"rounded_attention", attention + scalars, ObjectKind::none, attention_refusal},

@@ -15,6 +15,9 @@
 //                    [B, 1, P, C], out [T, H * C]: all query heads share one KV head
 //                    integers: H, C, S
 //                    reals:    scale
+//   int8_paged_attention, int8_sink_attention, int8_visible_attention  as those without int8, with
+//                    int8 keys [B, K, D + 4, P] and values [B, K, P, D + 4]: for each KV block and
+//                    head [D / 2, P, 2] keys, or [P / 2, D, 2] values, and P float32 scales
 //   bidirectional_attention  as paged_attention without partials and cap: a token also sees the
 //   tokens
 //                    after it; with a window w, those at a distance below w
@@ -32,10 +35,11 @@
 // The arithmetic of one (token, query head) does not depend on the rest of the step. Keys are
 // divided into spans of 256, aligned to absolute positions. Within a span, tiles of 64 keys pass
 // through an online softmax (base 2), whose sum is kept per vector lane. Spans are merged in order.
-// All is computed in float32, except over a float16 cache with shared heads (H > K) on ISAs with
-// bf16 products: there the operands are rounded to bf16, and one step of a product takes several
-// keys; see attention_bf16.inl.h and attention_amx.inl.h. Keys that a row does not see do not
-// change its sums, even if they are NaN or in one step with keys that the row sees.
+// All is computed in float32, except over an 8-bit cache (attention_int8.inl.h), and over a float16
+// cache with shared heads (H > K) on ISAs with bf16 products: there the operands are rounded to
+// bf16, and one step of a product takes several keys; see attention_bf16.inl.h and
+// attention_amx.inl.h. Keys that a row does not see do not change its sums, even if they are NaN or
+// in one step with keys that the row sees.
 //
 // A task computes a block of a chunk's tokens for the query heads of one KV head, over all spans.
 // In steps of few tasks, a task computes one token over one span, and phase 1 merges the spans.
@@ -44,6 +48,7 @@
 #include "cpu/attention/attention_amx.inl.h"
 #include "cpu/attention/attention_bf16.inl.h"
 #include "cpu/attention/attention_f32.inl.h"
+#include "cpu/attention/attention_int8.inl.h"
 #include "cpu/attention/attention_partition.inl.h"
 #include "cpu/attention/attention_rows.inl.h"
 #include "cpu/simd/math.inl.h"
@@ -64,8 +69,6 @@ using SharedHalves = Bf16Numerics;
 #else
 using SharedHalves = F32Numerics<uint16_t>;
 #endif
-
-constexpr int kSinks = 8; // index of the sinks tensor
 
 // Multiplies a row's accumulated sums by `keep` and adds one span's sums times `add`. The first
 // span (`start`) is stored as it is.
@@ -94,9 +97,10 @@ PENSTOCK_INLINE void merge(const float* sums, float highest, float mass, int64_t
 // sink adds to the softmax sum but has no value.
 PENSTOCK_INLINE float share_of_sums(const Arguments& call, const Step& step, int64_t head,
                                     float highest, float mass) {
-    if (step.reach != Reach::back || !call.tensor[kSinks].data)
+    const TensorView& sinks = call.tensor[kFurther];
+    if (step.reach != Reach::back || !sinks.data)
         return 1.0f / mass;
-    const float sink = call.tensor[kSinks].row<float>(0)[head] * kLog2e;
+    const float sink = sinks.row<float>(0)[head] * kLog2e;
     const float top = sink > highest ? sink : highest;
     const float keep = exp2_below(highest, top);
     return keep / (mass * keep + exp2_below(sink, top));
@@ -147,9 +151,7 @@ struct Walk {
         for (int64_t tile = begin; tile < end; tile += kTile) {
             const auto next =
                 task.prefetches ? task.pieces_after(tile) : typename Task<Cached>::Pieces{};
-            Prefetcher prefetcher{next.start, next.start + next.count,
-                                  step.block_size * step.dim * static_cast<int64_t>(sizeof(Cached)),
-                                  0};
+            Prefetcher prefetcher{next.start, next.start + next.count, task.piece_bytes(), 0};
             tiles.add(tile, prefetcher);
         }
     }
@@ -291,6 +293,8 @@ struct Kernels {
             Walk<decltype(numbers)> walk(call, step, job, workspace.data);
             step.split ? walk.run_span() : walk.run_all();
         };
+        if (call.tensor[4].dtype == DType::i8)
+            return walk(Int8Numerics{});
         if (call.tensor[4].dtype != DType::f16)
             return walk(F32Numerics<float>{});
         step.group > 1 || rounded ? walk(SharedHalves{}) : walk(F32Numerics<uint16_t>{});
@@ -304,6 +308,8 @@ struct Kernels {
             group /= call.integer[1];
         }
         const int64_t rows = group << widest_shift(group, dim);
+        if (call.tensor[4].dtype == DType::i8)
+            return Buffers<Int8Numerics>(nullptr, rows, dim, value_dim).bytes;
         const size_t floats = Buffers<F32Numerics<float>>(nullptr, rows, dim, value_dim).bytes;
         const size_t halves = Buffers<SharedHalves>(nullptr, rows, dim, value_dim).bytes;
         return floats > halves ? floats : halves;
@@ -325,6 +331,9 @@ constexpr Kernel kAttentionKernels[] = {
         "rounded_attention"),
     attention::Kernels<attention::Reach::both>::named("biased_attention"),
     attention::Kernels<attention::Reach::back, attention::Form::latent>::named("latent_attention"),
+    attention::Kernels<attention::Reach::back>::named("int8_paged_attention"),
+    attention::Kernels<attention::Reach::back>::named("int8_sink_attention"),
+    attention::Kernels<attention::Reach::given>::named("int8_visible_attention"),
 };
 
 } // namespace

@@ -239,7 +239,7 @@ struct AmxRows {
         }
         for (int64_t row = begin; row < end; row += kMaxRows) {
             weigh_rows(task, buffer, tile, row, static_cast<int>(smaller(kMaxRows, end - row)),
-                       place(row));
+                       place(row), AmxNumerics::weigh);
         }
     }
 

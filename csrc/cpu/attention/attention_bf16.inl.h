@@ -49,6 +49,7 @@ struct Bf16Numerics {
     using Packed = uint16_t; // type of queries and weights, and of keys and values of a tile
     using Rows = TileRows<Bf16Numerics>;
     static constexpr int kStep = 2, kDepthUnit = 2, kScoredRows = kMaxRows;
+    static constexpr bool kIntegers = false;
     using CacheProducts = CachedPairProducts;
     using TileProducts = PairProducts;
 

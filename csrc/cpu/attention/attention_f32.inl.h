@@ -44,6 +44,7 @@ struct F32Numerics {
     using Packed = float; // type of queries and weights, and of keys and values of a tile
     using Rows = TileRows<F32Numerics>;
     static constexpr int kStep = 1, kDepthUnit = 1, kScoredRows = kMaxRows;
+    static constexpr bool kIntegers = false;
     using CacheProducts = FloatProducts<Element>;
     using TileProducts = FloatProducts<float>;
 
@@ -55,7 +56,7 @@ struct F32Numerics {
         store(to, n == kLanes ? load_element(from) : load_element(from, n));
     }
 
-    PENSTOCK_INLINE void weigh(const Scored<float>& tile) {
+    static void weigh(const Scored<float>& tile) {
         weigh_seen(tile, [&](int r, float reference, float shrink) {
             weigh_row(tile, r, reference, shrink);
         });

@@ -45,7 +45,7 @@ enum class Reach : uint8_t { back, both, given };
 // one KV head, whose keys are latents and rotated parts, and whose values are latents.
 enum class Form : uint8_t { grouped, latent };
 
-constexpr int kVisible = 8; // index of the tensor `visible`
+constexpr int kFurther = 8; // index of the tensor of some kernels: sinks or `visible`
 
 // The shape of a step and its division into tasks.
 struct Step {
@@ -73,7 +73,7 @@ struct Step {
         rows = call.tensor[2].shape[0];
         starts = call.tensor[1].row<int32_t>(0);
         contexts = call.tensor[2].row<int32_t>(0);
-        visible = reach == Reach::given ? call.tensor[kVisible].row<int32_t>(0) : nullptr;
+        visible = reach == Reach::given ? call.tensor[kFurther].row<int32_t>(0) : nullptr;
         tokens = starts[rows] - starts[0];
         while (form == Form::latent && tokens * kv_heads < kAttentionSplitBelow &&
                kv_heads < latent_parts(heads))

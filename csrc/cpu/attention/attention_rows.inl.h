@@ -1,10 +1,12 @@
 // Attention of the rows of a task over one tile of keys: scores, weights, values. Included by
 // attention.inl.h.
 //
-// Numerics selects the arithmetic (attention_f32.inl.h, attention_bf16.inl.h):
+// Numerics selects the arithmetic (attention_f32.inl.h, attention_bf16.inl.h,
+// attention_int8.inl.h):
 //   Cached                      element type of the cache
 //   Packed                      element type of queries, weights and converted tiles
-//   Rows                        the implementation: TileRows or AmxRows
+//   Rows                        the implementation: TileRows, AmxRows or Int8Rows
+//   kIntegers                   whether products are summed in integers, with scales
 //   kStep                       k per step of a product: 1, or 2 for pairs
 //   kScoredRows                 rows whose scores and weights are kept at a time
 //   kDepthUnit                  keys are padded to this with zeros, in queries and in tiles
@@ -36,6 +38,10 @@ struct Buffers {
     Packed* weights;                             // [kScoredRows][kTile]
     Packed* keys;                                // [vector of keys][step of a key][kStep * kLanes]
     Packed* values; // [vector of a value][step of keys][kStep * kLanes]
+    // Only with integers: scales of queries [rows] and of weights [kScoredRows]; scores or values
+    // before they are scaled, [kScoredRows][the larger of kTile and a value in whole vectors].
+    float *query_scales = nullptr, *weight_scales = nullptr;
+    int32_t* products = nullptr;
     size_t bytes;
 
     // `dim`, `value_dim`: elements of a key, and of a value.
@@ -60,8 +66,15 @@ struct Buffers {
         } else {
             take(weights, Numerics::kScoredRows * kTile);
         }
-        take(keys, depth * kTile);
         take(values, padded * kTile);
+        if constexpr (Numerics::kIntegers) {
+            keys = nullptr; // keys are read from the cache
+            take(query_scales, rows);
+            take(weight_scales, Numerics::kScoredRows);
+            take(products, Numerics::kScoredRows * larger(kTile, padded));
+        } else {
+            take(keys, depth * kTile);
+        }
         bytes = static_cast<size_t>(next - static_cast<char*>(memory));
     }
 };
@@ -85,10 +98,10 @@ void pack_queries(const Task<typename Numerics::Cached>& task, const Buffers<Num
 }
 
 // Turns the scores of rows [row, row + count) into weights. Both are stored from index `place` on;
-// `count` is at most kMaxRows.
-template <class Numerics>
+// `count` is at most kMaxRows. `weigh(scored)` computes the weights.
+template <class Numerics, class Weigh>
 void weigh_rows(const Task<typename Numerics::Cached>& task, const Buffers<Numerics>& buffer,
-                int64_t tile, int64_t row, int count, int64_t place) {
+                int64_t tile, int64_t row, int count, int64_t place, const Weigh& weigh) {
     using Packed = typename Numerics::Packed;
     const int64_t group = task.step.group;
     Scored<Packed> scored{count,
@@ -113,7 +126,7 @@ void weigh_rows(const Task<typename Numerics::Cached>& task, const Buffers<Numer
         if (task.biased)
             task.add_bias(tile, row + r, scored.from[r], scored.to[r], scored.scores + r * kTile);
     }
-    Numerics::weigh(scored);
+    weigh(scored);
 }
 
 template <class Numerics>
@@ -262,7 +275,7 @@ struct TileRows {
         if (begin >= kTile || end <= 0)
             return; // no row sees a key of this tile
         score(tile, row, count, begin, end, prefetcher);
-        weigh_rows(task, buffer, tile, row, count, row - first);
+        weigh_rows(task, buffer, tile, row, count, row - first, Numerics::weigh);
         const int from = task.visible_from(last_token, tile);
         const int to = task.visible_to(first_token, tile);
         const int shared_from = (from + kStep - 1) / kStep * kStep;

@@ -43,9 +43,18 @@ struct Task {
                      token_bytes() * step.cached_heads * step.contexts[job.row] > kL2Bytes),
           biased(step.reach == Reach::both && call.tensor[7].data), cap(call.real[1] * kLog2e) {}
 
+    // Elements that have the size of the scale of a key or value in an 8-bit cache.
+    static constexpr int64_t kScaleElements = sizeof(Element) == 1 ? 4 : 0;
+
+    // Returns the bytes of a KV block's keys, or as many values, of one KV head.
+    int64_t piece_bytes() const {
+        return step.block_size * (step.dim + kScaleElements) *
+               static_cast<int64_t>(sizeof(Element));
+    }
     // Returns the bytes of one key and one value of one KV head.
     int64_t token_bytes() const {
-        return (step.dim + step.value_dim) * static_cast<int64_t>(sizeof(Element));
+        return (step.dim + step.value_dim + 2 * kScaleElements) *
+               static_cast<int64_t>(sizeof(Element));
     }
 
     // Return the first and the end of the keys that the block's token i sees, within the 64 keys

@@ -52,6 +52,23 @@ struct Prefetcher {
             ++piece;
         }
     }
+    void four_steps() {
+        if (piece == end)
+            return;
+        if (offset + 4 * kLineBytes > bytes) {
+            for (int i = 0; i < 4; ++i)
+                step();
+            return;
+        }
+        const char* line = *piece + offset;
+        for (int i = 0; i < 4; ++i)
+            prefetch_l2(line + i * kLineBytes);
+        offset += 4 * kLineBytes;
+        if (offset >= bytes) {
+            offset = 0;
+            ++piece;
+        }
+    }
     [[gnu::noinline]] void steps(int64_t count) {
         for (int64_t i = 0; i < count && piece != end; ++i)
             step();
@@ -61,6 +78,7 @@ struct Prefetcher {
 // Replaces Prefetcher if there is nothing to prefetch.
 struct NoPrefetch {
     void step() {}
+    void four_steps() {}
 };
 
 // c[r][v] = (accumulate ? c[r][v] : 0) + sum over k < n of a[r][k] * b[v][k], per lane. Row r of c

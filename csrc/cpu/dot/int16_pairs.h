@@ -1,16 +1,19 @@
-// Dot products of int16 pairs accumulated exactly in int32. Products with paired scales use them to
-// apply the scales of two units to their dots at once, and products of int16 weights for all of
-// their work. Only on ISAs that pack paired scales.
+// Dot products of int16 pairs accumulated exactly in int32. Attention over an 8-bit cache uses them
+// on every ISA. On ISAs that pack paired scales, products apply the scales of two units to their
+// dots at once, and products of int16 weights do all of their work with them.
 //
-//   constexpr bool kPairedScales           whether this ISA packs paired scales; otherwise
-//                                          this is the only definition
+//   constexpr bool kPairedScales           whether this ISA packs paired scales
 //   struct Int16Pairs                      two int16 in each of kLanes lanes
 //   load_int16_pairs(p)                    2 * kLanes int16
-//   store_int16_pairs(p, a)                2 * kLanes int16
+//   load_int8_pairs(p)                     2 * kLanes int8, widened
 //   broadcast_int16_pair(p)                p[0] and p[1] in every lane
+//   add_int16_pairs(sum, a, b) -> I32      sum + a[0] * b[0] + a[1] * b[1] in each lane
+//
+// Only on ISAs that pack paired scales:
+//
+//   store_int16_pairs(p, a)                2 * kLanes int16
 //   low_halves(a, b) -> Int16Pairs         the low 16 bits of a[i] and of b[i] in lane i
 //   scaled(a, b)                           a * b / 2^15 for each int16, to nearest, half up
-//   add_int16_pairs(sum, a, b) -> I32      sum + a[0] * b[0] + a[1] * b[1] in each lane
 #pragma once
 
 #include "cpu/dot/bf16_pairs.h"
@@ -21,7 +24,13 @@ namespace {
 
 constexpr bool kPairedScales = kBf16Pairs && !kTiles;
 
-#if defined(PENSTOCK_BF16_PAIRS) && defined(PENSTOCK_SIMD_AVX512)
+PENSTOCK_INLINE int32_t int16_pair_at(const int16_t* p) {
+    int32_t pair;
+    std::memcpy(&pair, p, sizeof pair);
+    return pair;
+}
+
+#if defined(PENSTOCK_SIMD_AVX512)
 
 struct Int16Pairs {
     __m512i v;
@@ -30,25 +39,65 @@ struct Int16Pairs {
 PENSTOCK_INLINE Int16Pairs load_int16_pairs(const int16_t* p) {
     return {_mm512_loadu_si512(p)};
 }
-PENSTOCK_INLINE void store_int16_pairs(int16_t* p, Int16Pairs a) {
-    _mm512_storeu_si512(p, a.v);
+PENSTOCK_INLINE Int16Pairs load_int8_pairs(const int8_t* p) {
+    return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
 PENSTOCK_INLINE Int16Pairs broadcast_int16_pair(const int16_t* p) {
-    int32_t pair;
-    std::memcpy(&pair, p, sizeof pair);
-    return {_mm512_set1_epi32(pair)};
-}
-PENSTOCK_INLINE Int16Pairs low_halves(I32 a, I32 b) {
-    return {_mm512_mask_blend_epi16(0xaaaaaaaa, a.v, _mm512_slli_epi32(b.v, 16))};
-}
-PENSTOCK_INLINE Int16Pairs scaled(Int16Pairs a, Int16Pairs b) {
-    return {_mm512_mulhrs_epi16(a.v, b.v)};
+    return {_mm512_set1_epi32(int16_pair_at(p))};
 }
 PENSTOCK_INLINE I32 add_int16_pairs(I32 sum, Int16Pairs a, Int16Pairs b) {
     return {_mm512_dpwssd_epi32(sum.v, a.v, b.v)};
 }
 
-#elif defined(PENSTOCK_BF16_PAIRS)
+#elif defined(PENSTOCK_SIMD_AVX2)
+
+struct Int16Pairs {
+    __m256i v;
+};
+
+PENSTOCK_INLINE Int16Pairs load_int16_pairs(const int16_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
+}
+PENSTOCK_INLINE Int16Pairs load_int8_pairs(const int8_t* p) {
+    return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+PENSTOCK_INLINE Int16Pairs broadcast_int16_pair(const int16_t* p) {
+    return {_mm256_set1_epi32(int16_pair_at(p))};
+}
+PENSTOCK_INLINE I32 add_int16_pairs(I32 sum, Int16Pairs a, Int16Pairs b) {
+    __m256i total = _mm256_add_epi32(sum.v, _mm256_madd_epi16(a.v, b.v));
+    // Keeps the compiler from adding the products of several steps before it adds them to the sums,
+    // which needs more registers than there are.
+    __asm__("" : "+x"(total));
+    return {total};
+}
+
+#elif defined(PENSTOCK_SIMD_NEON)
+
+struct Int16Pairs {
+    int16x8_t low, high; // the pairs of the lower and of the upper four lanes
+};
+
+PENSTOCK_INLINE Int16Pairs load_int16_pairs(const int16_t* p) {
+    return {vld1q_s16(p), vld1q_s16(p + 8)};
+}
+PENSTOCK_INLINE Int16Pairs load_int8_pairs(const int8_t* p) {
+    const int8x16_t bytes = vld1q_s8(p);
+    return {vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)};
+}
+PENSTOCK_INLINE Int16Pairs broadcast_int16_pair(const int16_t* p) {
+    const int16x8_t pair = vreinterpretq_s16_s32(vdupq_n_s32(int16_pair_at(p)));
+    return {pair, pair};
+}
+PENSTOCK_INLINE int32x4_t add_four_pairs(int32x4_t sum, int16x8_t a, int16x8_t b) {
+    const int32x4_t first = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+    return vaddq_s32(sum, vpaddq_s32(first, vmull_high_s16(a, b)));
+}
+PENSTOCK_INLINE I32 add_int16_pairs(I32 sum, Int16Pairs a, Int16Pairs b) {
+    return {add_four_pairs(sum.low, a.low, b.low), add_four_pairs(sum.high, a.high, b.high)};
+}
+
+#else
 
 struct Int16Pairs {
     int16_t v[2 * kLanes];
@@ -59,14 +108,43 @@ PENSTOCK_INLINE Int16Pairs load_int16_pairs(const int16_t* p) {
     std::memcpy(pairs.v, p, sizeof pairs.v);
     return pairs;
 }
-PENSTOCK_INLINE void store_int16_pairs(int16_t* p, const Int16Pairs& a) {
-    std::memcpy(p, a.v, sizeof a.v);
+PENSTOCK_INLINE Int16Pairs load_int8_pairs(const int8_t* p) {
+    Int16Pairs pairs;
+    for (int i = 0; i < 2 * kLanes; ++i)
+        pairs.v[i] = p[i];
+    return pairs;
 }
 PENSTOCK_INLINE Int16Pairs broadcast_int16_pair(const int16_t* p) {
     Int16Pairs pairs;
     for (int i = 0; i < kLanes; ++i)
         std::memcpy(pairs.v + 2 * i, p, 2 * sizeof *p);
     return pairs;
+}
+PENSTOCK_INLINE I32 add_int16_pairs(I32 sum, const Int16Pairs& a, const Int16Pairs& b) {
+    for (int i = 0; i < kLanes; ++i) {
+        sum.v[i] += int32_t{a.v[2 * i]} * b.v[2 * i] + int32_t{a.v[2 * i + 1]} * b.v[2 * i + 1];
+    }
+    return sum;
+}
+
+#endif
+
+#if defined(PENSTOCK_BF16_PAIRS) && defined(PENSTOCK_SIMD_AVX512)
+
+PENSTOCK_INLINE void store_int16_pairs(int16_t* p, Int16Pairs a) {
+    _mm512_storeu_si512(p, a.v);
+}
+PENSTOCK_INLINE Int16Pairs low_halves(I32 a, I32 b) {
+    return {_mm512_mask_blend_epi16(0xaaaaaaaa, a.v, _mm512_slli_epi32(b.v, 16))};
+}
+PENSTOCK_INLINE Int16Pairs scaled(Int16Pairs a, Int16Pairs b) {
+    return {_mm512_mulhrs_epi16(a.v, b.v)};
+}
+
+#elif defined(PENSTOCK_BF16_PAIRS)
+
+PENSTOCK_INLINE void store_int16_pairs(int16_t* p, const Int16Pairs& a) {
+    std::memcpy(p, a.v, sizeof a.v);
 }
 PENSTOCK_INLINE Int16Pairs low_halves(const I32& a, const I32& b) {
     Int16Pairs pairs;
@@ -80,12 +158,6 @@ PENSTOCK_INLINE Int16Pairs scaled(Int16Pairs a, const Int16Pairs& b) {
     for (int i = 0; i < 2 * kLanes; ++i)
         a.v[i] = static_cast<int16_t>((int32_t{a.v[i]} * b.v[i] + (1 << 14)) >> 15);
     return a;
-}
-PENSTOCK_INLINE I32 add_int16_pairs(I32 sum, const Int16Pairs& a, const Int16Pairs& b) {
-    for (int i = 0; i < kLanes; ++i) {
-        sum.v[i] += int32_t{a.v[2 * i]} * b.v[2 * i] + int32_t{a.v[2 * i + 1]} * b.v[2 * i + 1];
-    }
-    return sum;
 }
 
 #endif

@@ -10,6 +10,11 @@
 //                    before the rotation
 //                    reals:    eps
 //
+//   int8_rope_cache, int8_norm_rope_cache  as those without int8, with int8 keys [B, K, D + 4, P]
+//                    and values [B, K, P, D + 4]: for each KV block and head [D / 2, P, 2] keys, or
+//                    [P / 2, D, 2] values, and P float32 scales. A number is its int8 times the
+//                    scale of its token and KV head
+//
 //   latent_cache     tensors:  0 kv [T, C + S] float32; 1 norm_weight [C] float32;
 //                              2 rope [positions, S]; 3 positions [T]; 4 slots [T];
 //                              5 keys [B, 1, C + S, P]; 6 values [B, 1, P, C], both written at
@@ -115,6 +120,57 @@ PENSTOCK_INLINE void write_value(const float* from, uint16_t* to, int64_t dim) {
     }
 }
 
+// Rounds a head to int8, half to even, and returns the scale: a 127th of the largest number. The
+// scale is 0 if the largest number is so small that its inverse may not be finite, and NaN if a
+// number is not finite. `to` is written in whole vectors.
+inline float round_head(const float* from, int64_t dim, int8_t* to) {
+    constexpr float kMost = 127.0f, kLeastPeak = 1e-30f;
+    F32 top = broadcast(0.0f), broken = broadcast(0.0f);
+    for (int64_t d = 0; d < dim; d += kLanes) {
+        const F32 x = load_lanes(from + d, lanes_from(d, dim));
+        top = max(abs(x), top);
+        broken = broken + (x - x);
+    }
+    const float peak = reduce_max(top);
+    const bool usable = peak > kLeastPeak;
+    const F32 factor = broadcast(usable ? kMost / peak : 0.0f);
+    for (int64_t d = 0; d < dim; d += kLanes) {
+        const F32 x = load_lanes(from + d, lanes_from(d, dim)) * factor;
+        store_i8(to + d, to_int(min(x, broadcast(kMost))));
+    }
+    return (usable ? peak / kMost : 0.0f) + reduce_add(broken);
+}
+
+// Writes one head of a token to an 8-bit cache, in pairs of a key's components, or of two values.
+struct Int8Slot {
+    const Arguments& call;
+    int64_t block, offset;
+    int8_t* rounded; // scratch: a padded head
+
+    void write_key(const float* from, int64_t head, int64_t dim) const {
+        const TensorView& keys = call.tensor[4];
+        const int64_t size = keys.shape[3];
+        int8_t* to = keys.row<int8_t>(block) + head * keys.stride[1];
+        write_scale(to + size * dim, round_head(from, dim, rounded));
+        to += 2 * offset;
+        for (int64_t d = 0; d < dim; d += 2, to += 2 * size) {
+            to[0] = rounded[d];
+            to[1] = rounded[d + 1];
+        }
+    }
+    void write_value(const float* from, int64_t head, int64_t dim) const {
+        const TensorView& values = call.tensor[5];
+        int8_t* to = values.row<int8_t>(block) + head * values.stride[1];
+        write_scale(to + values.shape[2] * dim, round_head(from, dim, rounded));
+        to += offset / 2 * 2 * dim + offset % 2;
+        for (int64_t d = 0; d < dim; ++d)
+            to[2 * d] = rounded[d];
+    }
+    void write_scale(int8_t* scales, float scale) const {
+        std::memcpy(scales + offset * static_cast<int64_t>(sizeof scale), &scale, sizeof scale);
+    }
+};
+
 // Processes one token. `Element` is the cache's element type; float16 is uint16_t.
 template <class Element>
 void run_token(const Arguments& call, int64_t token, float* scratch) {
@@ -142,11 +198,17 @@ void run_token(const Arguments& call, int64_t token, float* scratch) {
     from += heads * dim;
     for (int64_t h = 0; h < kv_heads; ++h) {
         turn(from + h * dim, k_norm, turned);
-        write_key(turned, keys.row<Element>(block) + h * keys.stride[1] + offset, keys.stride[2],
-                  dim);
-        write_value(from + (kv_heads + h) * dim,
-                    values.row<Element>(block) + h * values.stride[1] + offset * values.stride[2],
-                    dim);
+        if constexpr (sizeof(Element) == 1) {
+            const Int8Slot to{call, block, offset, reinterpret_cast<int8_t*>(normal)};
+            to.write_key(turned, h, dim);
+            to.write_value(from + (kv_heads + h) * dim, h, dim);
+        } else {
+            write_key(turned, keys.row<Element>(block) + h * keys.stride[1] + offset,
+                      keys.stride[2], dim);
+            write_value(
+                from + (kv_heads + h) * dim,
+                values.row<Element>(block) + h * values.stride[1] + offset * values.stride[2], dim);
+        }
     }
 }
 
@@ -154,10 +216,10 @@ void run(const Arguments& call, int, int64_t task, Workspace& workspace) {
     const int64_t tokens = call.tensor[0].shape[0], each = tokens_per_task(tokens);
     auto* scratch = static_cast<float*>(workspace.data);
     for (int64_t token = task * each; token < (task + 1) * each && token < tokens; ++token) {
-        if (call.tensor[4].dtype == DType::f16) {
-            run_token<uint16_t>(call, token, scratch);
-        } else {
-            run_token<float>(call, token, scratch);
+        switch (call.tensor[4].dtype) {
+        case DType::i8: run_token<int8_t>(call, token, scratch); break;
+        case DType::f16: run_token<uint16_t>(call, token, scratch); break;
+        default: run_token<float>(call, token, scratch);
         }
     }
 }
@@ -200,6 +262,8 @@ void run_latent(const Arguments& call, int, int64_t task, Workspace& workspace) 
 constexpr Kernel kRopeKernels[] = {
     {"rope_cache", one_phase, rope::tasks, rope::run, rope::workspace_bytes, true},
     {"norm_rope_cache", one_phase, rope::tasks, rope::run, rope::workspace_bytes, true},
+    {"int8_rope_cache", one_phase, rope::tasks, rope::run, rope::workspace_bytes, true},
+    {"int8_norm_rope_cache", one_phase, rope::tasks, rope::run, rope::workspace_bytes, true},
     {"latent_cache", one_phase, rope::tasks, rope::run_latent, rope::latent_workspace_bytes, true},
 };
 

@@ -16,6 +16,7 @@
 //   load_bf16(const uint16_t*[, n])          exact; store_bf16(uint16_t*, F32[, n]) half to even
 //   load_i8(const int8_t*) -> I32            load_u8(const uint8_t*) -> I32: kLanes bytes, widened
 //   store_i8(int8_t*, I32)                   kLanes bytes; the lanes must be within -128..127
+//   store_i16(int16_t*, I32)                 kLanes int16; the lanes must be within -2^15..2^15 - 1
 //
 //   a + b, a - b, a * b, a / b, -a           F32; +, -, &, |, ^ on I32
 //   fma(a, b, c) = a * b + c                 fnma(a, b, c) = c - a * b; rounded once
@@ -58,7 +59,7 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-#if !defined(PENSTOCK_SIMD_AVX512)
+#if !defined(PENSTOCK_SIMD_AVX512) && !defined(PENSTOCK_SIMD_AVX2)
 template <class Reduce>
 PENSTOCK_INLINE F32 each_of(const F32 (&rows)[8], Reduce reduce) {
     float results[kLanes] = {};

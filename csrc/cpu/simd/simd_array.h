@@ -117,6 +117,11 @@ PENSTOCK_INLINE void store_i8(int8_t* p, I32 a) {
         p[i] = static_cast<int8_t>(a.v[i]);
 }
 
+PENSTOCK_INLINE void store_i16(int16_t* p, I32 a) {
+    for (int i = 0; i < kLanes; ++i)
+        p[i] = static_cast<int16_t>(a.v[i]);
+}
+
 PENSTOCK_INLINE F32 operator+(F32 a, F32 b) {
     return each_lane<F32>([&](int i) { return a.v[i] + b.v[i]; });
 }

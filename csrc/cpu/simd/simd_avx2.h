@@ -129,6 +129,12 @@ PENSTOCK_INLINE void store_i8(int8_t* p, I32 a) {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
 }
 
+PENSTOCK_INLINE void store_i16(int16_t* p, I32 a) {
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(p),
+        _mm_packs_epi32(_mm256_castsi256_si128(a.v), _mm256_extracti128_si256(a.v, 1)));
+}
+
 PENSTOCK_INLINE F32 operator+(F32 a, F32 b) {
     return {_mm256_add_ps(a.v, b.v)};
 }
@@ -260,6 +266,33 @@ PENSTOCK_INLINE float reduce_max(F32 a) {
 }
 PENSTOCK_INLINE float reduce_min(F32 a) {
     return fold_halves(a, [](__m128 x, __m128 y) { return _mm_min_ps(x, y); });
+}
+
+// Computes fold_halves of eight vectors with shared shuffles: each step halves the lanes of a row
+// and merges the rows of two vectors into one.
+template <class Fold>
+PENSTOCK_INLINE F32 fold_each(const F32 (&rows)[8], Fold fold) {
+    __m256 half[4], quarter[2];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+        const __m256 a = rows[2 * i].v, b = rows[2 * i + 1].v;
+        half[i] = fold(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+        const __m256 a = half[2 * i], b = half[2 * i + 1];
+        quarter[i] = fold(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+    }
+    // The lower half has the even rows, the upper half the odd ones.
+    const __m256 one = fold(_mm256_shuffle_ps(quarter[0], quarter[1], 0x88),
+                            _mm256_shuffle_ps(quarter[0], quarter[1], 0xdd));
+    return {_mm256_permutevar8x32_ps(one, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))};
+}
+PENSTOCK_INLINE F32 reduce_add_each(const F32 (&rows)[8]) {
+    return fold_each(rows, [](__m256 x, __m256 y) { return _mm256_add_ps(x, y); });
+}
+PENSTOCK_INLINE F32 reduce_max_each(const F32 (&rows)[8]) {
+    return fold_each(rows, [](__m256 x, __m256 y) { return _mm256_max_ps(x, y); });
 }
 
 } // namespace

@@ -112,6 +112,10 @@ PENSTOCK_INLINE void store_i8(int8_t* p, I32 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
 
+PENSTOCK_INLINE void store_i16(int16_t* p, I32 a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
+}
+
 PENSTOCK_INLINE F32 operator+(F32 a, F32 b) {
     return {_mm512_add_ps(a.v, b.v)};
 }

@@ -130,6 +130,10 @@ PENSTOCK_INLINE void store_i8(int8_t* p, I32 a) {
     vst1_s8(p, vmovn_s16(vcombine_s16(vmovn_s32(a.low), vmovn_s32(a.high))));
 }
 
+PENSTOCK_INLINE void store_i16(int16_t* p, I32 a) {
+    vst1q_s16(p, vcombine_s16(vmovn_s32(a.low), vmovn_s32(a.high)));
+}
+
 PENSTOCK_INLINE F32 operator+(F32 a, F32 b) {
     return {vaddq_f32(a.low, b.low), vaddq_f32(a.high, b.high)};
 }
