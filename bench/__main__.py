@@ -36,6 +36,7 @@ MODULES: Final = {
     "embeddings": "sentence embeddings, beside torch",
     "random_model": "write a GGUF file with random weights in the shape of a published model",
     "growth": "memory growth over many requests",
+    "kv_cache": "decode with each type of KV cache, at several contexts",
     "long_prompt": "short requests while a long prompt is prefilled",
     "lora": "cost of LoRA adapters",
     "media": "images and recordings, beside transformers and other engines",

@@ -1,6 +1,6 @@
 """Error of the fast arithmetic against the exact one: mean KL divergence of the next token.
 
-    python -m bench quality MODEL TEXT [--chunks 12] [--quantize int4]
+    python -m bench quality MODEL TEXT [--chunks 12] [--quantize int4] [--kv-cache-dtype int8]
 
 The text is cut into chunks of 512 tokens, each computed alone. Only the second half of each chunk
 counts, as in llama.cpp's `llama-perplexity --kl-divergence`, so that figures for the same file and
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from bench.harness.machine_facts import facts
 from penstock.config import EngineSettings
 from penstock.kernels.native import NativeOps, Pool
-from penstock.kernels.step_inputs import LayerCache, StepInputs
+from penstock.kernels.step_inputs import CacheDtype, LayerCache, StepInputs
 from penstock.models.decoder.decoder import Decoder
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model, load_text_parts
@@ -40,16 +40,14 @@ class Scorer:
     """Computes all logits of a chunk, with the weights in one arithmetic."""
 
     def __init__(
-        self, path: Path, dtype: Any, cache_dtype: type[np.generic], bits: Bits | None = None
+        self, path: Path, dtype: Any, cache_dtype: CacheDtype, bits: Bits | None = None
     ) -> None:
         model = load_model(files_at(path, path.stem), dtype, bits=bits)
         spec = model.spec
         ops = NativeOps.eager(Pool(EngineSettings().threads or 2))
-        keys = (CHUNK // BLOCK, spec.num_kv_heads, spec.head_dim, BLOCK)
-        values = (CHUNK // BLOCK, spec.num_kv_heads, BLOCK, spec.head_dim)
+        shape = (CHUNK // BLOCK, spec.num_kv_heads, spec.head_dim, BLOCK)
         self._caches: list[LayerCache[Any]] = [
-            LayerCache(np.zeros(keys, cache_dtype), np.zeros(values, cache_dtype))
-            for _ in spec.layers
+            ops.new_cache(shape, cache_dtype) for _ in spec.layers
         ]
         self._ops = ops
         self._decoder: Decoder[Any] = Decoder(spec, model.weights, ops, CHUNK)
@@ -75,16 +73,23 @@ class Scorer:
 
 
 def divergence(
-    path: Path, text: str, chunks: int, quantize: Form | None = None
+    path: Path,
+    text: str,
+    chunks: int,
+    quantize: Form | None = None,
+    cache_dtype: CacheDtype = "f16",
+    base: Literal["exact", "f16"] = "exact",
 ) -> dict[str, float]:
     """Return mean and high quantiles of KL(base || fast), agreement of the best token, and
-    perplexities."""
+    perplexities. `base`: "f16" is the fast arithmetic with a float16 cache, which shows the error
+    of `cache_dtype` alone."""
     parts = load_text_parts(files_at(path, path.stem))
     tokens = np.array(load_tokenizer(parts).encode(text)[: chunks * CHUNK], np.int32)
     if len(tokens) < CHUNK:
         raise SystemExit(f"the text has {len(tokens)} tokens; a chunk has {CHUNK}")
     bits = integer_bits(EngineSettings(quantization=quantize))
-    exact, fast = Scorer(path, "f32", np.float32), Scorer(path, "auto", np.float16, bits)
+    exact = Scorer(path, "f32", "f32") if base == "exact" else Scorer(path, "auto", "f16", bits)
+    fast = Scorer(path, "auto", cache_dtype, bits)
     kl, agree, nll = [], [], []
     for start in range(0, len(tokens) - CHUNK + 1, CHUNK):
         chunk = tokens[start : start + CHUNK]
@@ -101,7 +106,7 @@ def divergence(
         "median_kl": float(np.median(all_kl)),
         "p99_kl": float(np.quantile(all_kl, 0.99)),
         "same_best": float(np.concatenate(agree).mean()),
-        "perplexity_f32": float(np.exp(all_nll[0].mean())),
+        "perplexity_base": float(np.exp(all_nll[0].mean())),
         "perplexity": float(np.exp(all_nll[1].mean())),
     }
 
@@ -112,6 +117,8 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("--chunks", type=int, default=12)
     parser.add_argument("--quantize", choices=("int8", "int4"))
+    parser.add_argument("--kv-cache-dtype", choices=("f16", "f32", "int8"), default="f16")
+    parser.add_argument("--base", choices=("exact", "f16"), default="exact")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     text = arguments.text.read_text(encoding="utf-8")[: arguments.chunks * CHUNK * 8]
@@ -119,7 +126,16 @@ def main() -> None:
         "machine": facts(),
         "model": arguments.model.name,
         "quantize": arguments.quantize,
-        "penstock": divergence(arguments.model, text, arguments.chunks, arguments.quantize),
+        "kv_cache_dtype": arguments.kv_cache_dtype,
+        "base": arguments.base,
+        "penstock": divergence(
+            arguments.model,
+            text,
+            arguments.chunks,
+            arguments.quantize,
+            arguments.kv_cache_dtype,
+            arguments.base,
+        ),
     }
     print(json.dumps(result["penstock"], indent=1))
     if arguments.out:

@@ -79,9 +79,10 @@ def poison(runtime: CpuRuntime) -> None:
     shows."""
     backend: Any = runtime._backend
     for cache in backend.caches:
-        if cache is not None:
-            cache.keys[...] = np.nan
-            cache.values[...] = np.nan
+        if cache is None:
+            continue
+        for array in (cache.keys, cache.values):  # -1: NaN scales of an int8 cache
+            array[...] = -1 if array.dtype == np.int8 else np.nan
     for array in state_arrays(backend):
         array[...] = np.nan
 

@@ -70,11 +70,15 @@ def small_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small_llama(tmp_path_factory.mktemp("model") / "small-llama")
 
 
-@pytest.fixture(scope="module", params=["auto", "f32"])
+KINDS = {"f16": {}, "f32": {"dtype": "f32"}, "int8": {"kv_cache_dtype": "int8"}}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def native(request: pytest.FixtureRequest, small_llama: Path) -> Iterator[CpuRuntime]:
-    """A runtime with float16 weights and cache, or float32 throughout."""
+    """A runtime with float16 weights and cache, float32 throughout, or float16 weights and an int8
+    cache."""
     runtime = start_runtime(
-        files_at(small_llama, "small-llama"), settings(str(small_llama), dtype=request.param)
+        files_at(small_llama, "small-llama"), settings(str(small_llama), **KINDS[request.param])
     )
     yield runtime
     runtime.close()
@@ -128,11 +132,21 @@ def test_answers_differ_between_requests(answers_alone: Outcome) -> None:
 def test_the_reference_answers_the_same_up_to_rounding(small_llama: Path) -> None:
     """In float32 and greedy, because sampling with a temperature may fall on either side of a
     rounding error."""
+    compare_with_the_reference(small_llama, dtype="f32")
+
+
+def test_the_reference_with_an_int8_cache_answers_the_same_up_to_rounding(
+    small_llama: Path,
+) -> None:
+    compare_with_the_reference(small_llama, dtype="f32", kv_cache_dtype="int8")
+
+
+def compare_with_the_reference(small_llama: Path, **options: str) -> None:
     greedy = [r for r in requests_over(VOCAB, 100) if r.sampling.temperature == 0]
     outcomes = []
     for kernels in ("native", "reference"):
-        options = settings(str(small_llama), dtype="f32", kernel_backend=kernels)
-        runtime = start_runtime(files_at(small_llama, "small-llama"), options)
+        given = settings(str(small_llama), kernel_backend=kernels, **options)
+        runtime = start_runtime(files_at(small_llama, "small-llama"), given)
         poison(runtime)
         outcomes.append(generate(runtime, scheduler(runtime, max_num_batched_tokens=40), greedy))
         runtime.close()

@@ -72,7 +72,13 @@ MEMORY_KEYS: Final = (
     "encoder_cache_mb",
 )
 MEDIA_KEYS: Final = MediaSettings.__struct_fields__
-DTYPE_NAMES: Final = {"float16": "f16", "float32": "f32", "fp8": "f8e4m3", "fp8_e4m3": "f8e4m3"}
+DTYPE_NAMES: Final = {
+    "float16": "f16",
+    "float32": "f32",
+    "fp8": "f8e4m3",
+    "fp8_e4m3": "f8e4m3",
+    "q8_0": "int8",
+}
 MIB: Final = 2**20
 
 

@@ -115,7 +115,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
       recurrent layers reuse equal prompt prefixes; None: 512 MiB, but room for 4 snapshots at least
       and for 4 per sequence at most; 0: none.
       `kv_cache_dtype`: "auto" is f16 on a CPU, bfloat16 on a GPU, and f32 if `dtype` is "f32";
-      "f8e4m3" needs a GPU.
+      "int8", with a scale per token and KV head, needs a CPU, and "f8e4m3" needs a GPU.
       `encoder_cache_mb`: MiB for the embeddings of images, audio and video, which later requests
       reuse; requests that need more at a time are refused.
       `block_size`: tokens in a KV block.
@@ -139,7 +139,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     dtype: Literal["auto", "f32"] = "auto"
     quantization: str | None = None
     imatrix: str | None = None
-    kv_cache_dtype: Literal["auto", "f16", "f32", "f8e4m3"] = "auto"
+    kv_cache_dtype: Literal["auto", "f16", "f32", "int8", "f8e4m3"] = "auto"
     device: str = "auto"
     tensor_parallel_size: int = 1
     max_model_len: int | None = None

@@ -117,12 +117,16 @@ def plan_memory(
         raise ModelError(
             "cpu_kv_cache_memory_mb needs a GPU; on a CPU, set kv_cache_memory_mb instead"
         )
+    item_bytes, scale_bytes = cache_type_bytes(settings)
     one_block = CacheShape(
         blocks=1,
         block_size=settings.block_size,
         layers=spec.caches,
-        item_bytes=cache_item_bytes(settings),
+        item_bytes=item_bytes,
+        scale_bytes=scale_bytes,
     )
+    if scale_bytes and any(size is not None and size.latent for size in spec.caches):
+        refuse_int8_cache(settings, "a model with latent attention")
     wanted_context = min(settings.max_model_len or spec.max_model_len, spec.max_model_len)
     blocks = _wanted_blocks(settings, wanted_context, one_block)
     adapters = lora_bytes(spec, settings, available_bytes)
@@ -188,13 +192,23 @@ def refuse_bytes(needed: int, available_bytes: int | None, formula: str, advice:
     )
 
 
-def cache_item_bytes(settings: EngineSettings) -> int:
-    """Return the bytes per element of the KV cache: 4 for f32, 2 for f16. Raises ModelError for a
-    dtype that only a GPU supports."""
+def cache_type_bytes(settings: EngineSettings) -> tuple[int, int]:
+    """Return the bytes of an element of the KV cache, and of the scale of each key and each value
+    of a KV head (0: no scales). Raises ModelError for a dtype that only a GPU supports."""
     if settings.kv_cache_dtype == "f8e4m3":
-        raise ModelError("kv_cache_dtype f8e4m3 needs a GPU; on a CPU it must be auto, f16 or f32")
-    wide = settings.kv_cache_dtype == "f32"
-    return 4 if wide or (settings.kv_cache_dtype == "auto" and settings.dtype == "f32") else 2
+        raise ModelError(
+            "kv_cache_dtype f8e4m3 needs a GPU; on a CPU it must be auto, f16, f32 or int8, which"
+            " has as many bits"
+        )
+    auto = "f32" if settings.dtype == "f32" else "f16"
+    name = auto if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
+    return {"f32": (4, 0), "f16": (2, 0), "int8": (1, 4)}[name]
+
+
+def refuse_int8_cache(settings: EngineSettings, model: str) -> None:
+    """Raise ModelError if the settings ask for an int8 cache, which `model` cannot have."""
+    if settings.kv_cache_dtype == "int8":
+        raise ModelError(f"kv_cache_dtype is int8; for {model} it must be auto, f16 or f32")
 
 
 def _wanted_blocks(settings: EngineSettings, max_model_len: int, one_block: CacheShape) -> int:

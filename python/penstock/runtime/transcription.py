@@ -22,8 +22,9 @@ from penstock.runtime.media_memory import MediaMemory
 from penstock.runtime.memory import (
     HISTORY_BYTES,
     MemoryPlan,
-    cache_item_bytes,
+    cache_type_bytes,
     refuse_excess,
+    refuse_int8_cache,
 )
 from penstock.runtime.protocol import Masks, RuntimeInfo
 from penstock.runtime.row_table import RowTable
@@ -241,11 +242,12 @@ def _max_samples(sizes: StepSizes) -> int:
 
 
 def _cache_shape(spec: WhisperSpec, settings: EngineSettings, tokens: int, rows: int) -> CacheShape:
+    refuse_int8_cache(settings, "Whisper")
     return CacheShape.uniform(
         blocks=rows * -(-tokens // settings.block_size),
         block_size=settings.block_size,
         layers=spec.layers,
         kv_heads=spec.heads,
         head_dim=spec.head_dim,
-        item_bytes=cache_item_bytes(settings),
+        item_bytes=cache_type_bytes(settings)[0],
     )

@@ -39,6 +39,19 @@ def test_shapes_match_the_plan_and_its_formula_counts_all_bytes() -> None:
     assert sum(c.keys.nbytes + c.values.nbytes for c in caches) == SHAPE.size_bytes
 
 
+def test_an_int8_cache_has_scales_beside_its_elements_that_the_formula_counts() -> None:
+    layers = (CacheSize(2, 8, 8), None, CacheSize(1, 24, 16))
+    shape = CacheShape(5, 16, layers, 1, scale_bytes=4)
+    arrays = [array for one in KvCache(shape).present for array in (one.keys, one.values)]
+    assert {array.dtype for array in arrays} == {np.dtype(np.int8)}
+    shapes = [(5, 2, 12, 16), (5, 2, 16, 12), (5, 1, 28, 16), (5, 1, 16, 20)]
+    assert [array.shape for array in arrays] == shapes
+    assert sum(array.nbytes for array in arrays) == shape.size_bytes
+    assert shape.size_bytes == 5 * 16 * (2 * 2 * (8 + 4) + (40 + 8))
+    terms = "(1 layers x 2 x 2 heads x (8 + 4 of scales) + 1 layers x 1 heads x (40 + 8 of scales))"
+    assert shape.describe() == f"5 blocks x 16 tokens x {terms} x 1 bytes"
+
+
 def test_pools_start_at_large_pages() -> None:
     first = KvCache(SHAPE).caches[0]
     assert first.keys.ctypes.data % LARGE_PAGE_BYTES == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from penstock.base.errors import ModelError
 from penstock.base.resources import available_bytes, available_cores
 from penstock.config import EngineSettings, LoraSettings
 from penstock.models.decoder.lora_targets import adapter_bytes
+from penstock.models.decoder.mixers.latent_attention import LatentAttentionSpec
 from penstock.models.decoder.rope_spec import RopeSpec
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.runtime.drafts.memory import DrafterMemory
@@ -40,6 +42,7 @@ SPEC = DecoderSpec(
     layers=(LayerSpec(),) * 30,
     max_model_len=8192,
 )
+LATENT = LatentAttentionSpec(9, 0, 64, 32, 16, 32, 0.1)
 BLOCK_BYTES = 16 * 30 * 2 * 3 * 64 * 2
 WEIGHTS = 100 * MIB
 # elements of a rank 1 adapter in one layer: A and B of q, k, v, o, gate, up, down
@@ -172,6 +175,23 @@ def test_the_cache_is_f32_for_dtype_f32_unless_configured() -> None:
     assert item_bytes(dtype="f32") == 4
     assert item_bytes(dtype="f32", kv_cache_dtype="f16") == 2
     assert item_bytes(kv_cache_dtype="f32") == 4
+
+
+def test_an_int8_cache_has_a_scale_for_each_key_and_value_of_a_head() -> None:
+    halves = plan_memory(SPEC, WEIGHTS, EngineSettings(), None).cache
+    cache = plan_memory(SPEC, WEIGHTS, EngineSettings(kv_cache_dtype="int8"), None).cache
+    assert cache.blocks == halves.blocks
+    assert cache.size_bytes * 2 * 64 == halves.size_bytes * (64 + 4)
+    assert cache.describe().endswith("30 layers x 2 x 3 heads x (64 + 4 of scales) x 1 bytes")
+
+
+def test_cache_types_of_a_gpu_and_int8_latents_are_refused_by_name() -> None:
+    with pytest.raises(ModelError, match=r"f8e4m3 needs a GPU.*int8"):
+        plan_memory(SPEC, WEIGHTS, EngineSettings(kv_cache_dtype="f8e4m3"), None)
+    latent = replace(SPEC, layers=tuple(replace(one, mixer=LATENT) for one in SPEC.layers))
+    plan_memory(latent, WEIGHTS, EngineSettings(), None)
+    with pytest.raises(ModelError, match="kv_cache_dtype is int8; for a model with latent"):
+        plan_memory(latent, WEIGHTS, EngineSettings(kv_cache_dtype="int8"), None)
 
 
 def test_the_printed_terms_add_up() -> None:

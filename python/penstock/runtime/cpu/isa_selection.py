@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 
@@ -43,6 +44,11 @@ from penstock.runtime.cpu.saved_isa_selections import (
 log = logging.getLogger(__name__)
 
 SYSTEM_CLOCK = SystemClock()
+_CACHE_DTYPES: Final[dict[int, Literal["float16", "float32", "int8"]]] = {
+    1: "int8",
+    2: "float16",
+    4: "float32",
+}
 
 
 def select_isas(
@@ -113,7 +119,7 @@ def kernel_shapes(model: LoadedModel | LoadedEmbedder, cache: CacheShape) -> Ker
     return KernelShapes(
         forms=model.weights.forms(),
         heads=(spec.num_heads, kv_heads, spec.head_dim),
-        cache_dtype="float16" if cache.item_bytes == 2 else "float32",
+        cache_dtype=_CACHE_DTYPES[cache.item_bytes],
         block_size=cache.block_size,
         inner=spec.intermediate_size,
         reach="both" if both else "back",

@@ -20,6 +20,7 @@ LARGE_PAGE_BYTES: Final = 2 << 20
 # as much as is in use if that is more.
 AHEAD_BYTES: Final = 64 << 20
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
+_ELEMENTS: Final[dict[int, type[np.generic]]] = {1: np.int8, 2: np.float16, 4: np.float32}
 
 
 class KvCache:
@@ -34,7 +35,7 @@ class KvCache:
     """
 
     def __init__(self, shape: CacheShape) -> None:
-        dtype = np.float32 if shape.item_bytes == 4 else np.float16
+        dtype = _ELEMENTS[shape.item_bytes]
         sizes = [size for size in shape.layers if size is not None]
         keys = _Pool([shape.keys_shape(size) for size in sizes], shape.blocks, dtype)
         values = _Pool([shape.values_shape(size) for size in sizes], shape.blocks, dtype)

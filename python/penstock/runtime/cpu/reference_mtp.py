@@ -22,7 +22,7 @@ from penstock.runtime.cache_shape import CacheShape
 
 def torch_caches(shape: CacheShape) -> list[LayerCache[torch.Tensor] | None]:
     """Return the zeroed KV cache of each layer, None for a layer without one."""
-    dtype = torch.float32 if shape.item_bytes == 4 else torch.float16
+    dtype = {1: torch.int8, 2: torch.float16, 4: torch.float32}[shape.item_bytes]
     return [
         None
         if size is None

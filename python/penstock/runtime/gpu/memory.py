@@ -269,7 +269,13 @@ def _refuse_cache_type(spec: DecoderSpec, settings: EngineSettings) -> None:
 
 
 def cache_item_bytes(settings: EngineSettings) -> int:
-    """Return the bytes per element of the KV cache: 1 for f8e4m3, 4 for f32, else 2."""
+    """Return the bytes per element of the KV cache: 1 for f8e4m3, 4 for f32, else 2. Raises
+    ModelError for a dtype that only a CPU supports."""
+    if settings.kv_cache_dtype == "int8":
+        raise ModelError(
+            "kv_cache_dtype int8 needs a CPU; on a GPU it must be auto, f16, f32 or f8e4m3, which"
+            " has as many bits"
+        )
     if settings.kv_cache_dtype == "f8e4m3":
         return 1
     wide = settings.kv_cache_dtype == "f32"
