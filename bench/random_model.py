@@ -46,12 +46,14 @@ class ModelShape:
     - `vocabulary`: the number of tokens.
     - `keys`: the metadata after the architecture's prefix.
     - `hints`: shapes of tensors whose presence tells the reader what the metadata do not.
+    - `constants`: vectors with the same values in every model of the family.
     """
 
     architecture: str
     vocabulary: int
     keys: Mapping[str, Any]
     hints: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    constants: Mapping[str, list[float]] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -156,6 +158,7 @@ SHAPES: Final = {
             "blk.0.attn_q_norm.weight": (256,),
             **{f"blk.{index}.attn_v.weight": (256, 1536) for index in range(35)},
         },
+        constants={"rope_freqs.weight": [1.0] * 64 + [1e30] * 192},  # a quarter is rotated
     ),
 }
 
@@ -195,6 +198,7 @@ def write(shape: ModelShape, tokenizer: Path, kind: str, path: Path) -> None:
         hints = {"token_embd.weight": (shape.vocabulary, shape.width), **shape.hints}
         for name, size in hints.items():
             _add_hint(writer, name, size)
+        _add_constants(writer, shape)
         _finish(writer)
         file = GgufFile(head)
         spec, family = spec_of_gguf(file)
@@ -210,6 +214,7 @@ def write(shape: ModelShape, tokenizer: Path, kind: str, path: Path) -> None:
         is_matrix = name in matrices and len(size) > 1
         own = gguf.GGMLQuantizationType[kind.upper() if is_matrix else "F32"]
         writer.add_tensor(name, _quantized(name, size, own, random), raw_dtype=own)
+    _add_constants(writer, shape)
     _finish(writer)
 
 
@@ -238,6 +243,11 @@ def _add_hint(writer: gguf.GGUFWriter, name: str, size: tuple[int, ...]) -> None
     kind = gguf.GGMLQuantizationType.F32 if len(size) == 1 else gguf.GGMLQuantizationType.Q4_0
     rows = gguf.quant_shape_to_byte_shape(size, kind)
     writer.add_tensor(name, np.zeros(rows, np.uint8), raw_dtype=kind)
+
+
+def _add_constants(writer: gguf.GGUFWriter, shape: ModelShape) -> None:
+    for name, values in shape.constants.items():
+        writer.add_tensor(name, np.array(values, np.float32))
 
 
 def _quantized(
