@@ -52,8 +52,8 @@ def int8_attention(
 
 
 def _write(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    """Return q, the numbers that the written slots of the cache represent, and the bytes of all
-    other slots."""
+    """Return q, the numbers that the written slots of the cache represent, as float16, and the
+    bytes of all other slots."""
     names = ("qkv", "rope", "inputs", "cache", "heads", "head_norm")
     q = ops.rope_cache(*(inputs[name] for name in names))
     slots = torch.as_tensor(inputs["inputs"].slots).long()
@@ -64,7 +64,7 @@ def _write(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     keys, values = read_slots(held, block, offset, torch.float32)
     zeros = torch.zeros_like(keys)
     write_slots(held, block, offset, zeros, zeros)
-    return q, keys, values, held.keys, held.values
+    return q, keys.half(), values.half(), held.keys, held.values
 
 
 def _attend(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
@@ -98,7 +98,9 @@ INT8_ROPE_CACHE = Op(
         Case("smollm2-T1", "int8", rope_inputs(((511, 1),), (9, 3, 64), 16, _INT8, 64)),
         Case("smollm2-T512", "int8", rope_inputs(((0, 512),), (9, 3, 64), 16, _INT8, 64)),
     ),
-    tolerance={"int8": Tolerance(1e-5, 1e-5)},
+    # "f16" is the tolerance of the contents of the cache: a number close to a tie may be rounded to
+    # either side. tests/native/test_int8_cache.py compares with the numbers before rounding.
+    tolerance={"int8": Tolerance(1e-5, 1e-5), "f16": Tolerance(5e-2, 1e-3)},
     cost=rope_cost,
     order=("native", "reference"),
     native_kernels=("int8_rope_cache", "int8_norm_rope_cache"),
