@@ -16,14 +16,14 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bench.harness.machine_facts import facts
-from bench.scripted_acceptance import measure_scripted
+from bench.scripted_acceptance import TOKENS_PER_STEP, measure_scripted
 from penstock.config import EngineSettings, read_environment
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
@@ -153,7 +153,13 @@ def _compare(
 
 
 def measure_script(
-    model: str, new: int, threads: int | None, draft_model: str | None, mtp: bool
+    model: str,
+    new: int,
+    threads: int | None,
+    draft_model: str | None,
+    mtp: bool,
+    streams: Sequence[int],
+    lengths: Sequence[int],
 ) -> dict[str, Any]:
     """Return the figures of `bench.scripted_acceptance` for a model."""
     tokenizer = load_tokenizer(load_text_parts(resolve_model(model, read_environment().home)))
@@ -168,7 +174,7 @@ def measure_script(
     runtime = load_runtime(settings)
     assert isinstance(runtime, CpuRuntime), "only the CPU runtime has drafters"
     prompts = [tuple(tokenizer.encode(prompt)) for prompt in FRESH.values()]
-    figures = measure_scripted(runtime, settings, prompts, new)
+    figures = measure_scripted(runtime, settings, prompts, new, streams, lengths)
     runtime.close()
     drafter = draft_model or ("mtp" if mtp else "no time")
     given = {"new_tokens": new, "threads": threads, "drafter": drafter}
@@ -218,10 +224,27 @@ def main() -> None:
     parser.add_argument("--scripted", action="store_true", help="scripted acceptance of drafts")
     parser.add_argument("--draft-model", help="with --scripted: this draft model's time counts")
     parser.add_argument("--mtp", action="store_true", help="with --scripted: the MTP head's time")
+    parser.add_argument(
+        "--streams", type=int, nargs="+", default=(1, 8), help="with --scripted: streams at a time"
+    )
+    parser.add_argument(
+        "--lengths",
+        type=int,
+        nargs="+",
+        default=tuple(TOKENS_PER_STEP),
+        choices=tuple(TOKENS_PER_STEP),
+        help="with --scripted: largest numbers of draft tokens",
+    )
     given = parser.parse_args()
     if given.scripted:
         figures = measure_script(
-            given.model, given.new, given.threads, given.draft_model, given.mtp
+            given.model,
+            given.new,
+            given.threads,
+            given.draft_model,
+            given.mtp,
+            given.streams,
+            given.lengths,
         )
     else:
         figures = measure(given.model, given.new, given.repeats, given.threads, given.only)
