@@ -26,6 +26,7 @@ ROOMS = [
     "engine",
     "system",
     "text",
+    "quantizing",
     "generation",
     "store",
     "fetch",
@@ -50,8 +51,8 @@ ONLY = {
 }
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 NO_TORCH = ["base", "config", "dialog", "quant", "models", "adapters", "scheduler", "grammar",
-            "engine", "system", "text", "generation", "store", "fetch", "media", "sandbox",
-            "agent", "llm", "api", "cli"]  # fmt: skip
+            "engine", "system", "text", "quantizing", "generation", "store", "fetch", "media",
+            "sandbox", "agent", "llm", "api", "cli"]  # fmt: skip
 
 
 def sources() -> list[tuple[str, Path]]:

@@ -99,7 +99,10 @@ app.add_typer(cache_app, name="cache", rich_help_panel=STORE)
 app.command(
     cls=PlainCommand,
     rich_help_panel=STORE,
-    epilog="penstock serve Qwen/Qwen3-0.6B --quantization int8",
+    epilog="penstock quantize ./model-f16.gguf ./model-q4_k_m.gguf --text sample.txt\n"
+    "penstock quantize ./model-f16.gguf ./model-q3_k_m.gguf --type Q3_K_M --imatrix model.imatrix\n"
+    "penstock quantize ./model.gguf ./mixed.gguf --tensor-type 'ffn_down=Q6_K' --type Q4_K_S\n"
+    "penstock quantize Qwen/Qwen3-0.6B ./qwen3-int4 --type int4",
 )(quantize)
 app.command(cls=PlainCommand, rich_help_panel=STORE, epilog="penstock bench --streams 1,2,4,8")(
     tune

@@ -77,7 +77,7 @@ def test_a_group_without_a_command_shows_its_help():
     assert alone.exit_code == 2 and "\n  verify " in alone.output
 
 
-@pytest.mark.parametrize("command", ["quantize", "tune"])
+@pytest.mark.parametrize("command", ["tune"])
 def test_a_reserved_command_names_what_exists(command, monkeypatch):
     monkeypatch.setattr("sys.argv", ["penstock", command, "some/model"])
     with pytest.raises(SystemExit) as ended:

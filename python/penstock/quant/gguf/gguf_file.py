@@ -45,6 +45,8 @@ class GgufFile:
         self.path = path
         opened = _open_set(path)
         self.metadata: Mapping[str, Value] = opened[0][1].metadata
+        self._pairs = opened[0][1].pairs
+        self._first = opened[0][0]
         self._types: dict[str, int] = {}
         self._files: dict[str, MappedFile] = {}
         tensors: dict[str, TensorInfo] = {}
@@ -114,6 +116,15 @@ class GgufFile:
         if not isinstance(value, np.ndarray):
             raise ModelError(f"{self.path}: {key}: expected an array of numbers")
         return value
+
+    def pairs(self) -> dict[str, bytes]:
+        """Return the metadata as the file has them: key -> the bytes of its key and value."""
+        return {key: self._first.map[start:end] for key, (start, end) in self._pairs.items()}
+
+    def raw(self, name: str) -> npt.NDArray[np.uint8]:
+        """Return the bytes of a tensor, as a view of the mapped file. Raises ModelError if the
+        tensor is missing or has an unsupported type."""
+        return self._raw(self._supported(name))
 
     def matrix(self, name: str) -> Matrix:
         """See Checkpoint. Raises ModelError naming the type if it is not supported."""

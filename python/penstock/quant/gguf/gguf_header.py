@@ -79,7 +79,8 @@ Value: TypeAlias = "int | float | bool | str | StringArray | npt.NDArray[Any]"
 
 
 class GgufHeader:
-    """The parsed header of a GGUF file. `data_offset`: the byte at which the tensor data start."""
+    """The parsed header of a GGUF file. `data_offset`: the byte at which the tensor data start.
+    `pairs`: metadata key -> the first byte of its pair of key and value, and the byte after it."""
 
     def __init__(self, file: MappedFile, until: str | None = None) -> None:
         """Parse the header of `file`. `until`: stop at the first key that starts with this prefix;
@@ -88,6 +89,7 @@ class GgufHeader:
         self._file = file
         self._offset = 0
         self.metadata: dict[str, Value] = {}
+        self.pairs: dict[str, tuple[int, int]] = {}
         self.tensors: dict[str, TensorInfo] = {}
         self.types: dict[str, int] = {}
         num_tensors, num_keys = self._preamble()
@@ -145,6 +147,7 @@ class GgufHeader:
 
     def _pair(self) -> str:
         """Read one metadata key and its value. Return the key."""
+        start = self._offset
         key = self._string(f"key {len(self.metadata)}", MAX_KEY_BYTES)
         if key in self.metadata:
             raise self._fail(key, "appears twice")
@@ -157,6 +160,7 @@ class GgufHeader:
             self.metadata[key] = self._numbers(key, _SCALARS[kind], 1)[0].item()
         else:
             raise self._fail(key, f"unknown value type {kind}")
+        self.pairs[key] = start, self._offset
         return key
 
     def _array(self, key: str) -> Value:

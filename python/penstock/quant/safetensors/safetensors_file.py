@@ -154,6 +154,11 @@ class SafetensorsFile:
             info.shape
         )
 
+    def raw(self, name: str) -> npt.NDArray[np.uint8]:
+        """Return the bytes of a tensor, as a read-only view of the mapped file."""
+        info = self._info(name)
+        return self._file.bytes(info.offset, info.size_bytes)
+
     def _info(self, name: str) -> TensorInfo:
         info = self.tensors.get(name)
         if info is None:
@@ -223,6 +228,10 @@ class SafetensorsFolder:
     def floats(self, name: str) -> npt.NDArray[np.float32]:
         """See SafetensorsFile."""
         return self._file(name).floats(name)
+
+    def raw(self, name: str) -> npt.NDArray[np.uint8]:
+        """See SafetensorsFile."""
+        return self._file(name).raw(name)
 
     def leave_out(self, endings: tuple[str, ...]) -> None:
         """Remove the tensors whose names have one of these endings from `tensors`."""

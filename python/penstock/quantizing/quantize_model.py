@@ -1,0 +1,100 @@
+"""Quantizes a model to a file or folder, and measures what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from penstock import _native
+from penstock.base.errors import ModelError
+from penstock.models.hub.model_files import ModelFiles
+from penstock.quant.encode.recipes import RECIPES, Recipe, parse_recipe
+from penstock.quant.gguf.gguf_file import GgufFile
+from penstock.quant.importance import ImportanceMatrix
+from penstock.quantizing.folder_output import FOLDER_TYPES, FolderSource, write_folder
+from penstock.quantizing.folder_source import FolderAsGguf
+from penstock.quantizing.gguf_output import Progress, write_gguf
+from penstock.quantizing.partial_file import refuse_to_overwrite
+from penstock.quantizing.quality import Scorer, compare, text_tokens
+from penstock.quantizing.report import Report, describe, describe_folder
+from penstock.quantizing.sources import GgufSource, Source
+from penstock.quantizing.type_plan import Rule, plan_types
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A model to be quantized.
+
+    - `output`: a name that ends in .gguf, or the name of a folder.
+    - `type_name`: the name of a recipe; for a folder, one of FOLDER_TYPES.
+    - `rules`: types that come before those of the recipe.
+    - `importance`: what each column counts, or None.
+    """
+
+    files: ModelFiles
+    output: Path
+    type_name: str
+    rules: Sequence[Rule] = ()
+    importance: ImportanceMatrix | None = None
+    threads: int = 1
+
+
+def quantize_model(job: Job, progress: Progress) -> Report:
+    """Write the quantized model. Raises ModelError if the type does not fit the output, the source
+    cannot be read, the importances are of another model, a rule matches nothing, or the output
+    exists or cannot be written."""
+    refuse_to_overwrite(job.output)
+    if job.output.suffix == ".gguf":
+        return _quantize_to_gguf(job, _recipe(job.type_name), progress)
+    return _quantize_to_folder(job, progress)
+
+
+def _quantize_to_gguf(job: Job, recipe: Recipe, progress: Progress) -> Report:
+    source = open_source(job.files)
+    planned = plan_types(source.tensors, recipe, job.rules)
+    pool = _native.ThreadPool(job.threads)
+    size = write_gguf(job.output, source, planned, recipe, job.importance, pool, progress)
+    return describe(source, planned, size, job.importance)
+
+
+def _quantize_to_folder(job: Job, progress: Progress) -> Report:
+    bits = FOLDER_TYPES.get(job.type_name.lower())
+    if bits is None:
+        known = ", ".join(FOLDER_TYPES)
+        raise ModelError(
+            f"type {job.type_name!r}: a folder's must be one of {known}; an output that ends in"
+            " .gguf has others"
+        )
+    if job.rules or job.importance is not None:
+        raise ModelError(f"{job.output}: rules and importances need an output that ends in .gguf")
+    if job.files.kind != "folder":
+        raise ModelError(f"{job.files.path}: a folder is made from a folder of safetensors")
+    source = FolderSource(job.files.path)
+    size = write_folder(job.output, source, bits, _native.ThreadPool(job.threads), progress)
+    return describe_folder(source, bits, size)
+
+
+def open_source(files: ModelFiles) -> Source:
+    """Open the weights of a model. Raises ModelError for a model that cannot be a source."""
+    if files.kind == "gguf":
+        return GgufSource(GgufFile(files.path))
+    if files.kind != "folder":
+        raise ModelError(f"{files.path}: is no model that generates text")
+    return FolderAsGguf(files)
+
+
+def _recipe(name: str) -> Recipe:
+    recipe = parse_recipe(name)
+    if recipe is None:
+        raise ModelError(f"type {name!r}: must be one of {', '.join(RECIPES)}")
+    return recipe
+
+
+def measured(report: Report, job: Job, text: str, chunks: int, progress: Progress) -> Report:
+    """Return the report with the loss of the output against the source over a text. Raises
+    ModelError if the text is too short or a model cannot be computed."""
+    tokens = text_tokens(job.files.path, text, chunks)
+    base = Scorer(job.files.path, "f32", "f32", job.threads)
+    model = Scorer(job.output, "auto", "f16", job.threads)
+    return replace(report, quality=compare(base, model, tokens, progress))
