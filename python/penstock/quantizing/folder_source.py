@@ -13,7 +13,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense, Matrix
 from penstock.models.decoder.head_rows import deinterleaved_rows
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.tensor_names import TensorNames
+from penstock.models.decoder.tensor_names import GGUF_NAMES, TensorNames
 from penstock.models.families import registry
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.folder_tensors import folder_names
@@ -79,7 +79,7 @@ class FolderAsGguf:
             raise ModelError(f"{files.path}: {kind} of RoPE is not written as GGUF yet")
         self._checkpoint = open_checkpoint(files.path, "bf16")
         names = folder_names(self._spec, self._checkpoint, None)
-        self._own = self._names(names, registry.gguf_twin(names, self._spec))
+        self._own = self._names(names, GGUF_NAMES)
         self._orders = self._row_orders()
         self.tensors: Mapping[str, TensorInfo] = {name: self._info(name) for name in self._own}
         self._values = _sizes(self._spec, form.architecture) | tokenizer_values(

@@ -123,8 +123,11 @@ class GgufFile:
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
         """Return the bytes of a tensor, as a view of the mapped file. Raises ModelError if the
-        tensor is missing or has an unsupported type."""
-        return self._raw(self._supported(name))
+        tensor is missing, has an unsupported type, or is scaled by a second tensor."""
+        info = self._supported(name)
+        if name in self._factors:
+            raise ModelError(f"{self.path}: {name}: cannot be copied without its factor")
+        return self._raw(info)
 
     def matrix(self, name: str) -> Matrix:
         """See Checkpoint. Raises ModelError naming the type if it is not supported."""
