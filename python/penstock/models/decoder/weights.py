@@ -55,6 +55,8 @@ class DecoderWeights:
     - `dtype`: "f32" dequantizes every matrix; "auto" keeps the file's type.
     - `permuted_qk`: the file has the rows of q and k permuted for a rotation of neighbouring
       components; they are reordered when they are read.
+
+    `read_ahead`: `layers` reads on threads of its own; if unset, on the calling thread alone.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class DecoderWeights:
         the caller reads. Raises ModelError naming a tensor that is missing, unexpected or of the
         wrong shape."""
         self.path = checkpoint.path
+        self.read_ahead = True
         self._checkpoint = checkpoint
         self.names = names
         self.spec = spec
@@ -168,8 +171,12 @@ class DecoderWeights:
         return 4 if self._dtype == "f32" or type_name == "F32" else 2
 
     def layers(self) -> Iterator[LayerWeights]:
-        """Yield the weights of every layer in order, reading a few layers ahead."""
-        return prefetch_layers(self.layer, len(self.spec.layers))
+        """Yield the weights of every layer in order, reading a few layers ahead if `read_ahead` is
+        set."""
+        count = len(self.spec.layers)
+        return (
+            prefetch_layers(self.layer, count) if self.read_ahead else map(self.layer, range(count))
+        )
 
     def layer(self, index: int) -> LayerWeights:
         """Read the weights of layer `index`."""

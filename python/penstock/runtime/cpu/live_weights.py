@@ -147,6 +147,8 @@ class NativeLiveWeights:
                 "the model's file has no float weights to quantize: they are integers already",
                 code="weights_not_floats",
             )
+        assert isinstance(model.weights, DecoderWeights), "as the loaded weights are"
+        model.weights.read_ahead = False  # steps must not wait for more than one other thread
         needed = weight_bytes(self._files, model.spec, settings) + model.extra_bytes
         bounds = [size for size in (available_bytes(), self._spare_bytes) if size is not None]
         sizes = needed, min(bounds, default=None)
