@@ -77,6 +77,9 @@ struct Shape {
     int64_t depth;
 };
 
+constexpr uint8_t kIq4[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                              129, 141, 153, 166, 181, 197, 217, 241}; // quants of IQ4_XS
+
 constexpr Shape kShapes[] = {
     {"135M qkv", "q4_1", 960, 576},        {"135M o", "q4_1", 576, 576},
     {"135M gate-up", "q4_1", 3072, 576},   {"135M down", "q4_1", 576, 1536},
@@ -138,7 +141,7 @@ MatrixSource source_of(const Shape& shape, Arrays& arrays) {
     }
     if (table) {
         for (auto& q : arrays.q)
-            q = kTable4[q % 16];
+            q = kIq4[q % 16];
     }
     arrays.halves.assign(count / 16, f32_to_f16(0.01f));
     arrays.multipliers = noise(count / 16);

@@ -31,6 +31,12 @@ struct Format {
     int smallest() const { return table ? *std::min_element(table, table + 16) : 0; }
 };
 
+// The quants of IQ4_NL and IQ4_XS, of 4-bit floats, and of IQ2 (padded).
+constexpr uint8_t kIq4[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                              129, 141, 153, 166, 181, 197, 217, 241};
+constexpr uint8_t kFloat4[16] = {76, 77, 78, 79, 80, 82, 84, 88, 76, 75, 74, 73, 72, 70, 68, 64};
+constexpr uint8_t kIq2[16] = {0, 18, 35, 51, 68, 86, 0, 18, 35, 51, 68, 86, 0, 18, 35, 51};
+
 inline const std::vector<Format> kAffineFormats{
     {"q4_0", 4, 32, DType::f16, false, 8, 15},
     {"q4_1", 4, 32, DType::f16, true, 0, 15},
@@ -45,10 +51,13 @@ inline const std::vector<Format> kAffineFormats{
     {"6 bits, minima of 16", 8, 16, DType::f16, true, 0, 63},
     {"q8_0", 8, 32, DType::f16, false, 128, 255},
     {"8 bits, two levels", 8, 32, DType::i8, false, 128, 255},
-    {"iq4_nl", 8, 32, DType::f16, false, 128, 241, kTable4},
-    {"iq4_xs", 8, 32, DType::i8, false, 128, 241, kTable4},
+    {"iq4_nl", 8, 32, DType::f16, false, 128, 241, kIq4},
+    {"iq4_xs", 8, 32, DType::i8, false, 128, 241, kIq4},
     {"mxfp4", 8, 32, DType::f16, false, 76, 88, kFloat4},
     {"mxfp4, float scales", 8, 32, DType::f32, false, 76, 88, kFloat4},
+    {"nvfp4", 8, 16, DType::f32, false, 76, 88, kFloat4},
+    {"iq2_xxs", 8, 32, DType::i8, false, 43, 86, kIq2},
+    {"iq2_xs", 8, 16, DType::i8, false, 43, 86, kIq2},
     {"8 bits, zero point 1", 8, 32, DType::f32, false, 1, 255},
     {"8 bits, minima", 8, 32, DType::f32, true, 0, 255},
     {"8 bits, minima of 16", 8, 16, DType::f16, true, 0, 255},
