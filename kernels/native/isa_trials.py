@@ -19,15 +19,9 @@ from penstock.kernels.isa.choice import MEASURED_ROWS, Cell, Kind, Trial
 from penstock.kernels.isa.instruction_sets import IsaSelection, KernelShapes, MatrixForm, RowRange
 from penstock.kernels.native.ops import NativeOps, PlanOps, new_cache
 from penstock.kernels.native.plan_inputs import plan_arguments
+from penstock.kernels.random_matrix import random_like
 from penstock.kernels.step_inputs import StepInputs
-from penstock.kernels.weights import (
-    IQ4_VALUES,
-    Affine,
-    Dense,
-    Float8,
-    Linear,
-    Matrix,
-)
+from penstock.kernels.weights import Dense, Linear
 
 _PANEL: Final = 16
 _TOKENS: Final = MEASURED_ROWS[-1][0]  # tokens of the largest trial
@@ -208,45 +202,6 @@ def _numbers(columns: int) -> Array:
     """Return [_PANEL, columns] float32 numbers between -1 and 1."""
     count = _PANEL * columns
     return np.sin(np.arange(count, dtype=np.float32)).reshape(_PANEL, columns)
-
-
-def random_like(pattern: Matrix, rows: int, columns: int) -> Matrix:
-    """Return a matrix [rows, columns] in the storage format of `pattern`."""
-    assert not isinstance(pattern, Float8), "the CPU has no products of 8-bit floats"
-    if isinstance(pattern, Dense):
-        return Dense(np.zeros((rows, columns), pattern.data.dtype), pattern.dtype)
-
-    def filled(source: Array | None, width: int) -> Any:
-        return None if source is None else np.ones((rows, width), source.dtype)
-
-    groups, supers = -(-columns // pattern.group), -(-columns // 256)
-    shape = (rows, columns // 2 if pattern.bits == 4 else columns)
-    return replace(
-        pattern,
-        q=np.resize(_quants(pattern), shape),
-        scale=filled(pattern.scale, groups),
-        minimum=filled(pattern.minimum, groups),
-        super_scale=filled(pattern.super_scale, supers),
-        super_minimum=filled(pattern.super_minimum, supers),
-    )
-
-
-_MIDDLES: Final = (16, 32, 64, 128)
-"""Zero points of integers of 5 to 8 bits. Others are those of tables of at most 16 values."""
-
-
-def _quants(pattern: Affine) -> npt.NDArray[np.uint8]:
-    """Return integers that are typical of the format of `pattern`. Their values matter because
-    packing recognizes the few values of 4-bit tables, and integers of 5 and 6 bits."""
-    if pattern.bits == 4:
-        return np.arange(256, dtype=np.uint8)
-    if pattern.minimum is None and (
-        pattern.zero_point not in _MIDDLES or (pattern.q == IQ4_VALUES[0]).all()
-    ):
-        return np.arange(16, dtype=np.uint8)
-    of_five = pattern.minimum is not None and pattern.group == 32  # Q5_1 and Q5_K
-    small = 0 < pattern.zero_point <= 32 or of_five
-    return np.arange(64 if small else 256, dtype=np.uint8)
 
 
 def _fewer_heads(heads: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -13,8 +13,9 @@ from native_isas import ISAS, native
 from penstock.kernels.isa.choice import MEASURED_ROWS
 from penstock.kernels.isa.instruction_sets import KernelShapes, MatrixForm, form_name
 from penstock.kernels.native import Pool
-from penstock.kernels.native.isa_trials import candidate_isas, isa_trials, random_like
+from penstock.kernels.native.isa_trials import candidate_isas, isa_trials
 from penstock.kernels.native.pack import matrix_source
+from penstock.kernels.random_matrix import random_like
 from penstock.kernels.weights import Dense, Matrix
 from penstock.quant.gguf.ggml_types import TYPES
 

@@ -17,11 +17,13 @@ from penstock.models.hub.sources import resolve_model
 from penstock.models.loader.image_embedder import is_image_embedder, load_image_embedder
 from penstock.models.loader.model_loader import (
     LoadedEmbedder,
+    LoadedModel,
     load_embedder,
     load_model,
 )
 from penstock.models.loader.text_tower import has_text_tower, load_text_tower
 from penstock.models.whisper.loader import load_whisper
+from penstock.runtime.backend import Backend
 from penstock.runtime.cpu.embedding import EmbeddingRuntime, NativeEmbedding
 from penstock.runtime.cpu.image_embedding import ImageAndTextEmbedding, ImageEmbedding
 from penstock.runtime.cpu.live_weights import NativeLiveWeights
@@ -34,10 +36,15 @@ from penstock.runtime.cpu.transformers_architecture import (
     unknown_architecture,
 )
 from penstock.runtime.device_choice import choose_device, rank_devices
-from penstock.runtime.drafts.load import mtp_of, open_drafter, refuse_drafter_on_gpu
+from penstock.runtime.drafts.load import (
+    OpenedDrafter,
+    mtp_of,
+    open_drafter,
+    refuse_drafter_on_gpu,
+)
 from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
-from penstock.runtime.memory import plan_memory, warn_of_short_context
+from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
 from penstock.runtime.own_adapters import with_own_adapters
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
@@ -219,7 +226,20 @@ def start_runtime(
     sizes_of = None if drafts is None else drafts.memory
     memory = plan_memory(model.spec, packed_bytes, settings, available, media, sizes_of)
     warn_of_short_context(model.spec, settings, memory)
-    backend, arithmetic = start_backend(model, memory, settings, progress, home)
+    started = start_backend(model, memory, settings, progress, home)
+    return cpu_runtime(model, memory, settings, started, drafts)
+
+
+def cpu_runtime(
+    model: LoadedModel,
+    memory: MemoryPlan,
+    settings: EngineSettings,
+    started: tuple[Backend, str],
+    drafts: OpenedDrafter | None = None,
+) -> CpuRuntime:
+    """Return the runtime of a model whose backend runs. `started`: the result of `start_backend`.
+    `drafts`: its drafter, None for none."""
+    backend, arithmetic = started
     table = None
     if backend.media is not None:
         table = MediaTable(
@@ -245,7 +265,7 @@ def start_runtime(
         max_model_len=memory.max_model_len,
         cache_blocks=memory.cache.blocks,
         block_size=settings.block_size,
-        weight_bytes=backend.weight_bytes + media.tower_bytes,
+        weight_bytes=backend.weight_bytes + memory.media.tower_bytes,
         memory_bytes=taken.total_bytes,
         sizes=memory.sizes,
         state_snapshots=memory.states.snapshots if model.spec.is_recurrent else None,

@@ -135,7 +135,7 @@ class CpuFacts(msgspec.Struct, frozen=True):
 def system_info(environment: Environment) -> SystemInfo:
     """Return the current description of this machine and this build."""
     cpu = read_cpu(CPUINFO)
-    total = _total_memory(MEMINFO)
+    total = total_memory(MEMINFO)
     available = available_bytes()
     memory = MemoryInfo(total, total if available is None else available)
     return SystemInfo(
@@ -187,7 +187,8 @@ def _os_name() -> str:
         return platform.system()
 
 
-def _total_memory(path: Path) -> int:
+def total_memory(path: Path) -> int:
+    """Parse a file like /proc/meminfo. Return the bytes of the machine's memory, 0 if unknown."""
     for name, value in _pairs(path):
         if name == "MemTotal":
             return int(value.split()[0]) * 1024

@@ -125,6 +125,15 @@ class DecoderWeights:
         shapes = matrix_shapes(self.names, self.spec)
         return matrix_forms(self._checkpoint, shapes, self._as_asked)
 
+    def main_type(self) -> str:
+        """Return the type of most of the matrices' elements, in the notation of the file."""
+        counts: dict[str, int] = {}
+        for name in matrix_shapes(self.names, self.spec):
+            info = self._checkpoint.tensors[name]
+            if len(info.shape) > 1:
+                counts[info.type_name] = counts.get(info.type_name, 0) + math.prod(info.shape)
+        return max(counts, key=lambda kind: counts[kind])
+
     def packed_bytes(self, size: MatrixBytes) -> int:
         """See `Weights`."""
         return self.bytes_of(expected_shapes(self.names, self.spec), size)

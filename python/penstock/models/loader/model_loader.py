@@ -16,6 +16,7 @@ from penstock.base.errors import ModelError
 from penstock.config.weight_types import WIDE, WeightForm
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
 from penstock.models.checkpoint.equal_matrices import equal_matrices
+from penstock.models.checkpoint.random_checkpoint import RandomCheckpoint
 from penstock.models.checkpoint.renamed_checkpoint import RenamedCheckpoint
 from penstock.models.configuration.family import GgufDecoder
 from penstock.models.configuration.gguf_encoder import gguf_pooler_spec
@@ -252,6 +253,7 @@ def load_model(
     mtp: Literal["ignored", "required"] = "ignored",
     importance: ImportanceMatrix | None = None,
     threads: int = 1,
+    values: Literal["stored", "random"] = "stored",
 ) -> LoadedModel:
     """Open a model that generates text, and its towers if its family has a media side.
 
@@ -263,6 +265,8 @@ def load_model(
     - `threads`: the number of threads that quantize.
     - `mtp`: whether the MTP head is opened too. It is not quantized, and `extra_bytes` does not
       count it.
+    - `values`: "random": the weights have the layouts of the file and random values, to measure
+      their speed; only the headers of the files are read.
 
     Raises ModelError naming file and key or tensor for an unknown architecture, a missing,
     unexpected or misshapen tensor, or a corrupt file.
@@ -295,6 +299,8 @@ def load_model(
             columns = importance_by_tensor(importance, names, spec)
         forms = quantized_forms(names, spec, form)
         read = rounded = QuantizingCheckpoint(read, forms, columns, threads)
+    if values == "random":
+        read = RandomCheckpoint(read)
     weights = DecoderWeights(read, names, spec, dtype, permuted_qk)
     if spec.bidirectional:
         raise ModelError(
