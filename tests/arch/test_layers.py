@@ -25,6 +25,7 @@ ROOMS = [
     "runtime",
     "engine",
     "system",
+    "tune",
     "text",
     "quantizing",
     "generation",
@@ -51,8 +52,8 @@ ONLY = {
 }
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 NO_TORCH = ["base", "config", "dialog", "quant", "models", "adapters", "scheduler", "grammar",
-            "engine", "system", "text", "quantizing", "generation", "store", "fetch", "media",
-            "sandbox", "agent", "llm", "api", "cli"]  # fmt: skip
+            "engine", "system", "tune", "text", "quantizing", "generation", "store", "fetch",
+            "media", "sandbox", "agent", "llm", "api", "cli"]  # fmt: skip
 
 
 def sources() -> list[tuple[str, Path]]:

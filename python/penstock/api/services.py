@@ -18,6 +18,7 @@ from penstock.api.observability.metrics import Metrics
 from penstock.api.observability.request_context import RequestObservers
 from penstock.api.responses.response_runs import ResponseRuns
 from penstock.config import ServerSettings, read_environment
+from penstock.tune.process import Tuner
 
 if TYPE_CHECKING:
     from penstock.agent.server_tools import ServerTools
@@ -35,6 +36,7 @@ class Services:
     `metrics`: None if metrics are disabled.
     `adapter_updates`: True if clients may load and unload adapters.
     `tools`: the tools that the server runs, None for none.
+    `tuner`: measures models.
     `created`: the time at which the server started, in Unix seconds.
     """
 
@@ -51,6 +53,7 @@ class Services:
     runs: ResponseRuns = field(init=False)
     answers: AnswerRuns = field(init=False)
     downloads: Downloads = field(init=False)
+    tuner: Tuner = field(default_factory=Tuner)
 
     def __post_init__(self) -> None:
         settings = self.settings

@@ -104,9 +104,13 @@ app.command(
     "penstock quantize ./model.gguf ./mixed.gguf --tensor-type 'ffn_down=Q6_K' --type Q4_K_S\n"
     "penstock quantize Qwen/Qwen3-0.6B ./qwen3-int4 --type int4",
 )(quantize)
-app.command(cls=PlainCommand, rich_help_panel=STORE, epilog="penstock bench --streams 1,2,4,8")(
-    tune
-)
+app.command(
+    cls=PlainCommand,
+    rich_help_panel=STORE,
+    epilog="penstock tune Qwen/Qwen3-0.6B\n"
+    "penstock tune Qwen/Qwen3-0.6B --profile fast --max-model-len 16384 --max-batch-size 4\n"
+    "penstock tune ./model.gguf --emit-config penstock.toml",
+)(tune)
 app.command(
     cls=PlainCommand,
     rich_help_panel=MACHINE,

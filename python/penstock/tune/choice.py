@@ -25,7 +25,9 @@ def choose(candidates: Sequence[Candidate], profile: Profile) -> int | None:
         return None
     fitting = [i for i in possible if candidates[i].fit_status == "fits"]
     if not fitting:
-        return max(possible, key=lambda i: (candidates[i].max_context_tokens, -_loss(candidates[i])))
+        return max(
+            possible, key=lambda i: (candidates[i].max_context_tokens, -_loss(candidates[i]))
+        )
     accepted = [i for i in fitting if is_accepted(candidates[i].quality, profile)]
     if profile == "quality" or not accepted:
         return min(fitting, key=lambda i: (_loss(candidates[i]), _seconds(candidates[i])))
@@ -44,6 +46,5 @@ def _seconds(candidate: Candidate) -> float:
     if speed is None:
         return float(candidate.estimated_size_bytes)
     return (
-        speed.prompt_tokens / speed.prefill_tokens_per_s
-        + ANSWER / speed.batch_decode_tokens_per_s
+        speed.prompt_tokens / speed.prefill_tokens_per_s + ANSWER / speed.batch_decode_tokens_per_s
     )

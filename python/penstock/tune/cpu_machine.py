@@ -61,9 +61,7 @@ class CpuMachine:
         shape = CacheShape(1, 1, model.spec.caches, cache_item_bytes(settings))
         return shape.size_bytes
 
-    def weight_bytes(
-        self, model: LoadedModel, files: ModelFiles, settings: EngineSettings
-    ) -> int:
+    def weight_bytes(self, model: LoadedModel, files: ModelFiles, settings: EngineSettings) -> int:
         """See `Machine`."""
         return weight_bytes(files, model.spec, settings) + model.extra_bytes
 

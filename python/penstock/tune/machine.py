@@ -68,9 +68,7 @@ class Machine(Protocol):
     def cache_token_bytes(self, model: LoadedModel, settings: EngineSettings) -> int:
         """Return the bytes of a token in the KV cache of all layers."""
 
-    def weight_bytes(
-        self, model: LoadedModel, files: ModelFiles, settings: EngineSettings
-    ) -> int:
+    def weight_bytes(self, model: LoadedModel, files: ModelFiles, settings: EngineSettings) -> int:
         """Return the bytes of the packed weights, without towers."""
 
     def memory(

@@ -59,9 +59,7 @@ def _sampled(model: LoadedModel, weights: DecoderWeights, layers: Sequence[int])
     return replace(text, spec=sampled.spec, weights=sampled)
 
 
-def _times(
-    machine: Machine, model: LoadedModel, settings: EngineSettings, work: Work
-) -> StepTimes:
+def _times(machine: Machine, model: LoadedModel, settings: EngineSettings, work: Work) -> StepTimes:
     sizes = Sizes(work.context, work.rows, work.cache_tokens + work.rows * settings.block_size)
     token_bytes = machine.cache_token_bytes(model, settings)
     measured = msgspec.structs.replace(
@@ -88,9 +86,7 @@ def _whole(samples: LayerSamples, times: Sequence[StepTimes]) -> StepTimes:
     )
 
 
-def _speed(
-    whole: StepTimes, work: Work, samples: LayerSamples, num_layers: int
-) -> SpeedEstimate:
+def _speed(whole: StepTimes, work: Work, samples: LayerSamples, num_layers: int) -> SpeedEstimate:
     return SpeedEstimate(
         prefill_tokens_per_s=_rounded(work.prompt / whole.prompt_s),
         decode_tokens_per_s=_rounded(1 / whole.decode_s),

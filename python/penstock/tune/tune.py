@@ -160,8 +160,8 @@ def _context(wanted: int | None, model: LoadedModel, remarks: Remarks) -> int:
 def _recommend(
     tried: Tried, context: int, named: RecommendedSettings, remarks: Remarks
 ) -> RecommendedSettings:
-    """Return `named` with the settings for a candidate: with the default KV cache if the context fits in it, or
-    else with the type in which it does, or else with the greatest context."""
+    """Return `named` with the settings for a candidate: with the default KV cache if the context
+    fits in it, or else with the type in which it does, or else with the greatest context."""
     candidate, fitting = tried.candidate, tried.fitting
     if candidate.fit_status != "fits":
         smaller = [one for one in tried.others if one.fits_context(context)]
@@ -180,9 +180,7 @@ def _recommend(
     return _settings(fitting, context, named)
 
 
-def _settings(
-    fitting: Fitting, context: int, named: RecommendedSettings
-) -> RecommendedSettings:
+def _settings(fitting: Fitting, context: int, named: RecommendedSettings) -> RecommendedSettings:
     rows = fitting.most_rows(context)
     sizes = fitting.sizes(context, rows)
     if not fitting.fits(sizes):  # the cache has room for the contexts alone

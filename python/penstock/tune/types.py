@@ -26,8 +26,8 @@ class TuneModelRequest(Struct):
     - `profile`: `quality`: the smallest loss that fits. `balanced` (default): the fastest type that
       is at least good. `fast`: the fastest type that is at least acceptable.
     - `cpu`: true: tune for the CPU even if there is a GPU.
-    - `max_seq_len` (4096), `max_batch_size` (1): the tokens of a sequence, and the sequences of this
-      length that the KV cache shall hold.
+    - `max_seq_len` (4096), `max_batch_size` (1): the tokens of a sequence, and the number of such
+      sequences for which the KV cache shall have room.
     - `max_num_images` (1), `max_image_length` (1024): images in a prompt, and their longest side in
       pixels; ignored for models that read only text.
     - `token_source`: the token for the Hugging Face hub: `cache`, `none`, `literal:TOKEN`,

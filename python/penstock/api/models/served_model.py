@@ -14,6 +14,7 @@ from penstock.adapters.view import AdapterView
 from penstock.agent import Runners
 from penstock.agent.modalities import Modalities, modalities_of
 from penstock.base.errors import EngineFault, ModelError, Unavailable
+from penstock.config import EngineSettings
 from penstock.dialog import (
     EmbeddingRequest,
     Embeddings,
@@ -92,6 +93,7 @@ class ServedModel:
     `control`: loads the model if it is loaded on demand.
     `on_demand`: a request for the unloaded model loads it.
     `adapters`: the model's loaded adapters, updated from the engine states.
+    `settings`: the settings of its engine, None if unknown.
 
     Each request holds a lease on the connection. When the engine is to stop, no new leases are
     granted, and the release of the last one closes the connection. A draining engine exits once all
@@ -106,8 +108,10 @@ class ServedModel:
         *,
         on_demand: bool = False,
         adapters: AdapterView | None = None,
+        settings: EngineSettings | None = None,
     ) -> None:
         self.id = model_id
+        self.settings = settings
         self.on_demand = on_demand
         self._open_model = open_model
         self._control = control

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from penstock.api.route_table.operation import (
     ADAPTER_ERRORS,
@@ -34,9 +34,9 @@ from penstock.api.schema.models import (
     ModelObjects,
     ModelOperationRequest,
     ModelStatusResponse,
-    TuneModelRequest,
 )
 from penstock.api.services import Services
+from penstock.tune.types import TuneModelRequest, TuneModelResponse
 
 TAG: Final = "Models"
 EXAMPLE: Final = {"model_id": "default"}
@@ -126,11 +126,11 @@ OPERATIONS: Final = (
         TuneModel,
         id="tuneModel",
         tag=TAG,
-        summary="Tune a model; always 409, because weights are not quantized while they load",
+        summary="Measure which types of weights fit and how fast they are, and recommend settings",
         request=TuneModelRequest,
-        example={**EXAMPLE, "profile": "balanced"},
-        response=dict[str, Any],
-        errors=(*BODY_ERRORS, 404, 409),
+        example={**EXAMPLE, "profile": "balanced", "max_seq_len": 4096},
+        response=TuneModelResponse,
+        errors=(*BODY_ERRORS, 403, 404, 503),
     ),
     Operation(
         "POST /v1/models/unload",

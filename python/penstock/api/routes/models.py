@@ -6,20 +6,26 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.request_fields.decode_body import decode_body
+from penstock.api.http.event_stream import cancel_on_disconnect
 from penstock.api.models.model_catalog import DEFAULT_MODEL
 from penstock.api.models.served_model import ServedModel
 from penstock.api.observability.request_record import record_of_route
-from penstock.api.routes.answers import query_of, send_value
+from penstock.api.routes.answers import query_of, send_json, send_value
 from penstock.api.routes.anthropic import ACTIVE, is_anthropic_client, rfc3339
 from penstock.api.routes.paging import envelope, page_of
 from penstock.api.routes.request_reader import run_decoder
-from penstock.api.schema.models import ModelOperationRequest, TuneModelRequest
+from penstock.api.schema.models import ModelOperationRequest
 from penstock.api.services import Services
-from penstock.base.errors import Conflict
+from penstock.config import EngineSettings
+from penstock.models.hub.catalogue import CATALOGUE
+from penstock.models.hub.sources import HUB_ID
 from penstock.models.loader.sampling_defaults import SamplingDefaults
+from penstock.tune.outcome import TuneJob
+from penstock.tune.types import TuneModelRequest
 
 
 class ListModels:
@@ -75,8 +81,8 @@ class ModelOperation:
 
 
 class TuneModel:
-    """POST: validates the request and answers 409 for every model. Tuning would choose how weights
-    are quantized while they load, and this build does not quantize weights."""
+    """POST: finds settings for a model of this server or of the hub, in a process of its own. If
+    the client disconnects, the process is killed. Raises NotFound for a name that neither knows."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -86,12 +92,31 @@ class TuneModel:
         record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
         asked = await run_decoder(partial(decode_body, kind=TuneModelRequest), body)
-        record.model = services.models.resolve(asked.model_id, field="model_id")
+        job = self._job(asked)
+        if job.is_served:
+            record.model = job.model_id
         services.observers.request_started(record)
-        raise Conflict(
-            f"the model '{record.model}' cannot be tuned: its weights are served as stored,"
-            " and this build does not quantize them while it loads",
-            code="tuning_unavailable",
+        answer = await cancel_on_disconnect(services.tuner.run(job), receive)
+        await send_json(msgspec.json.encode(answer), send)
+
+    def _job(self, asked: TuneModelRequest) -> TuneJob:
+        """Return the job for a request. Raises NotFound (`model_not_found`) for a name that is
+        neither a model of this server, nor in the catalogue, nor a hub id."""
+        models = self._services.models
+        name = asked.model_id
+        on_hub = name.lower() in CATALOGUE or HUB_ID.fullmatch(name) is not None
+        if on_hub and name not in models:
+            engine = EngineSettings(model=name)
+            return TuneJob(asked, engine, model_id=name, origin="client")
+        served = models[models.resolve(name, field="model_id")]
+        running = served.engine
+        return TuneJob(
+            asked,
+            served.settings or EngineSettings(model=served.id),
+            model_id=served.id,
+            origin="client",
+            is_served=True,
+            held_bytes=0 if running is None else running.info.memory_bytes,
         )
 
 

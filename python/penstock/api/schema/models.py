@@ -6,8 +6,6 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from penstock.dialog.ranges import MAX_INTEGER
-
 Status = Literal["loaded", "unloaded", "reloading"]
 
 
@@ -77,22 +75,3 @@ class ModelStatusResponse(Struct):
     model_id: str
     status: Status
     error: str | UnsetType = UNSET
-
-
-Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
-
-
-class TuneModelRequest(Struct):
-    """The model to tune, and the limits of the settings that the search tries."""
-
-    model_id: Annotated[str, Meta(description="`default`, or an id or alias of `/v1/models`.")]
-    profile: Literal["quality", "balanced", "fast"] | None = None
-    cpu: bool | None = None
-    dtype: str | None = None
-    hf_revision: str | None = None
-    max_batch_size: Positive | None = None
-    max_image_length: Positive | None = None
-    max_num_images: Positive | None = None
-    max_seq_len: Positive | None = None
-    requested_isq: str | None = None
-    token_source: str | None = None

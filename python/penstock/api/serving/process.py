@@ -206,6 +206,7 @@ class ApiProcess:
             self._control,
             on_demand=settings.on_demand,
             adapters=adapters,
+            settings=settings.engine,
         )
 
     async def _open_model(

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from penstock.kernels.isa.instruction_sets import form_name
 from penstock.kernels.random_matrix import random_like
-from penstock.kernels.weights import Affine, Dense, FloatName, Float8, Matrix
+from penstock.kernels.weights import Affine, Dense, Float8, FloatName, Matrix
 from penstock.quant.checkpoint import Checkpoint, TensorInfo
 
 STD: Final = 0.02
@@ -123,5 +123,7 @@ def _with_std(matrix: Matrix) -> Matrix:
 def _float8_like(pattern: Float8, rows: int, columns: int) -> Float8:
     """Return codes of numbers between -15 and 15, with scales in the blocks of `pattern`."""
     codes = np.resize(np.arange(256, dtype=np.uint8) & 0xD7, (rows, columns))
-    grid = tuple(-(-size // block) for size, block in zip((rows, columns), pattern.block))
+    grid = tuple(
+        -(-size // block) for size, block in zip((rows, columns), pattern.block, strict=True)
+    )
     return Float8(codes, np.full(grid, STD, np.float32), pattern.block)

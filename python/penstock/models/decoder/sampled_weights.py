@@ -15,9 +15,9 @@ from penstock.models.decoder.weights import DecoderWeights, prefetch_layers
 
 
 class SampledWeights:
-    """`Weights` of the layers `indices` of a decoder, in this order. No layer may read the KV cache of
-    another one. The language-model head is also the embedding, which takes no time worth mentioning.
-    `spec`: that of the smaller decoder."""
+    """`Weights` of the layers `indices` of a decoder, in this order. No layer may read the KV cache
+    of another one. The language-model head is also the embedding, whose own takes no time worth
+    mentioning. `spec`: that of the smaller decoder."""
 
     def __init__(self, weights: DecoderWeights, indices: Sequence[int]) -> None:
         self._weights = weights

@@ -16,6 +16,14 @@ ATTEMPTS = 5
 TIMEOUT = httpx.Timeout(30.0, connect=15.0)
 
 
+class DownloadRefused(ModelError):
+    """The server refused to send a file. `status`: the HTTP status of its answer."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 def download(
     client: httpx.Client,
     url: str,
@@ -111,10 +119,11 @@ def _length_in_range(response: httpx.Response) -> int | None:
     return int(length) if length.isdigit() else None
 
 
-def refusal(response: httpx.Response) -> ModelError:
+def refusal(response: httpx.Response) -> DownloadRefused:
     """Create the error for a response with an unexpected HTTP status."""
     url = _shown(str(response.request.url))
-    return ModelError(f"{url}: HTTP {response.status_code} {response.reason_phrase}")
+    status = response.status_code
+    return DownloadRefused(f"{url}: HTTP {status} {response.reason_phrase}", status)
 
 
 def _reason(error: httpx.HTTPError) -> str:

@@ -15,7 +15,13 @@ import msgspec
 from penstock.base.errors import ModelError
 from penstock.models.hub.digests import Digest, write_hashes
 from penstock.models.hub.download import TIMEOUT, download, refusal
-from penstock.models.hub.folder_files import ALWAYS, TOOL_TEMPLATE, named_files
+from penstock.models.hub.folder_files import (
+    ALWAYS,
+    TOOL_TEMPLATE,
+    named_files,
+    weight_names,
+)
+from penstock.models.hub.headers import fetch_header
 from penstock.models.hub.hub_access import HubAccess
 from penstock.models.hub.media_model_files import (
     KOKORO_FOLDERS,
@@ -41,7 +47,12 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 class RepositoryUnknown(ModelError):
-    """The hub has no such repository, shows it only to holders of a token, or does not answer."""
+    """The hub has no such repository, shows it only to holders of a token, or does not answer.
+    `status`: the HTTP status of its answer, None without an answer."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class _Lfs(msgspec.Struct):
@@ -52,6 +63,7 @@ class _Entry(msgspec.Struct):
     type: str
     path: str
     oid: str = ""
+    size: int = 0
     lfs: _Lfs | None = None
 
 
@@ -109,6 +121,26 @@ def fetch_repository(
         optional = (TOOL_TEMPLATE,) if TOOL_TEMPLATE in source.entries else ()
         source.check(named)
         source.fetch((*optional, *named))
+
+
+def fetch_headers(revision: Revision, file: str | None, target: Path) -> None:
+    """Write the configuration of a model into `target`, and its weight files with their headers
+    only (`headers`): a GGUF file or split set, or a safetensors folder. `file`: the GGUF file, None
+    for a folder. Raises ModelError as `fetch_repository` does."""
+    with _open(revision, target, no_progress) as source:
+        if file is not None:
+            names = split_file_names(file)
+            towers = choose_mmproj(source.entries)
+            source.check(names)
+            source.fetch_headers((*names, *(() if towers in (None, *names) else (towers,))))
+            return
+        found = (name for name in source.entries if SMALL_FILES.fullmatch(name))
+        small = [name for name in found if not name.startswith("tokenizer")]
+        source.check(("config.json", *(() if INDEX_NAME in small else (SINGLE_NAME,))))
+        source.fetch(small)
+        weights = weight_names(target)
+        source.check(weights)
+        source.fetch_headers(weights)
 
 
 def fetch_files(
@@ -210,6 +242,14 @@ class _Source:
             download(self._client, url, path, digest, self._progress)
             self.digests[name] = digest
 
+    def fetch_headers(self, names: Iterable[str]) -> None:
+        """Write the weight files `names` with their headers only."""
+        for name in names:
+            url = f"{self._endpoint}/{self._repository}/resolve/{self._revision}/{name}"
+            entry = self.entries[name]
+            fetch_header(self._client, url, self._target / name, entry.size)
+            self.digests[name] = _digest(entry)
+
     def drop_others(self) -> None:
         """Delete all files in the target folder that were not fetched, left by an interrupted
         download of another revision."""
@@ -240,7 +280,8 @@ class _Source:
         if response.status_code in (401, 403, 404):
             raise RepositoryUnknown(
                 f"{self._endpoint}/{self._repository}: HTTP {response.status_code}: no such model,"
-                " or it needs a token (HF_TOKEN) whose owner has accepted its terms"
+                " or it needs a token (HF_TOKEN) whose owner has accepted its terms",
+                response.status_code,
             )
         if response.status_code != 200:
             raise refusal(response)

@@ -30,14 +30,16 @@ def hub_access_of(environment: Environment) -> HubAccess:
     return HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
 
 
-def cached_snapshot(access: HubAccess, repository: str) -> Path | None:
-    """Return the snapshot of a repository's branch main in the hub's own cache, or None."""
+def cached_snapshot(access: HubAccess, repository: str, revision: str = "main") -> Path | None:
+    """Return the snapshot of a repository's branch, tag or commit in the hub's own cache, or
+    None."""
     if access.cache is None:
         return None
     root = access.cache / ("models--" + repository.replace("/", "--"))
-    reference = root / "refs" / "main"
-    if not reference.is_file():
-        return None
-    commit = reference.read_text("ascii", "replace").strip()
+    reference = root / "refs" / revision
+    if ".." in revision or not reference.is_file():
+        commit = revision
+    else:
+        commit = reference.read_text("ascii", "replace").strip()
     folder = root / "snapshots" / commit
     return folder if COMMIT.fullmatch(commit) and folder.is_dir() else None

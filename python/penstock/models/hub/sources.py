@@ -62,6 +62,44 @@ def _resolve(name: str, home: Path, hub: HubAccess, progress: DownloadProgress) 
     return _resolve_hub(name, match[1], match[2], home, hub, progress)
 
 
+def resolve_headers(
+    name: str, home: Path, hub: HubAccess, target: Path, revision: str | None = None
+) -> ModelFiles:
+    """Return the files of a name of the catalogue or a hub id. A model that is not on disk gets
+    files in the folder `target` that have headers only (`headers`), so its weights are not
+    downloaded. `name` is not tried as a path. `revision`: a branch, tag or commit on the hub; None:
+    the one that `resolve_model` takes.
+
+    Raises RepositoryUnknown for an unknown name, ModelError as `resolve_model` does.
+    """
+    entry = CATALOGUE.get(name.lower())
+    match = HUB_ID.fullmatch(name)
+    if entry is not None:
+        repository, file, slot = entry.hub_id, entry.file, entry.name
+    elif match is not None and ".." not in name:
+        repository, file, slot = match[1], match[2], name.replace("/", "--")
+    else:
+        from penstock.models.hub.hub import RepositoryUnknown
+
+        raise RepositoryUnknown(
+            f"{name[:80]!r} is neither a known name nor a hub id (owner/name);"
+            f" {hint(name, home, hub)}",
+            404,
+        )
+    folder = cached_folder(home, slot)
+    if folder is not None and revision is None:
+        return files_at(folder, name)
+    snapshot = cached_snapshot(hub, repository, revision or "main")
+    if snapshot is not None and _is_complete(snapshot, file):
+        return files_at(snapshot / file if file else snapshot, name)
+    from penstock.models.hub.hub import Revision, fetch_headers
+
+    of_entry = entry.revision if entry is not None else "main"
+    target.mkdir(parents=True, exist_ok=True)
+    fetch_headers(Revision(hub, repository, revision or of_entry), file, target)
+    return files_at(target, name)
+
+
 def files_at(path: Path, model_id: str) -> ModelFiles:
     """Return the model at a path.
 

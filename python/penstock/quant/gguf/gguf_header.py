@@ -78,6 +78,10 @@ class StringArray:
 Value: TypeAlias = "int | float | bool | str | StringArray | npt.NDArray[Any]"
 
 
+class HeaderCutShort(ModelError):
+    """The file ends before its header does."""
+
+
 class GgufHeader:
     """The parsed header of a GGUF file. `data_offset`: the byte at which the tensor data start.
     `pairs`: metadata key -> the first byte of its pair of key and value, and the byte after it."""
@@ -85,7 +89,7 @@ class GgufHeader:
     def __init__(self, file: MappedFile, until: str | None = None) -> None:
         """Parse the header of `file`. `until`: stop at the first key that starts with this prefix;
         only the metadata before that key are then set. Raises ModelError naming the file and the
-        key or tensor at fault."""
+        key or tensor at fault, HeaderCutShort if the file has not all of the header."""
         self._file = file
         self._offset = 0
         self.metadata: dict[str, Value] = {}
@@ -106,6 +110,9 @@ class GgufHeader:
     def _fail(self, where: str, what: str) -> ModelError:
         return ModelError(f"{self._file.path}: {where}: {what}")
 
+    def _cut(self, where: str, what: str) -> HeaderCutShort:
+        return HeaderCutShort(f"{self._file.path}: {where}: {what}")
+
     def _u32(self, where: str) -> int:
         return self._unpack(_U32, where)
 
@@ -114,7 +121,7 @@ class GgufHeader:
 
     def _unpack(self, kind: struct.Struct, where: str) -> int:
         if self._offset + kind.size > self._file.size:
-            raise self._fail(where, "the file ends in the middle of it")
+            raise self._cut(where, "the file ends in the middle of it")
         value: int = kind.unpack_from(self._file.map, self._offset)[0]
         self._offset += kind.size
         return value
@@ -124,7 +131,7 @@ class GgufHeader:
         if length > limit:
             raise self._fail(where, f"a string of {length} bytes, at most {limit} are accepted")
         if length > self._file.size - self._offset:
-            raise self._fail(where, f"a string of {length} bytes reaches past the end of the file")
+            raise self._cut(where, f"a string of {length} bytes reaches past the end of the file")
         start = self._offset
         self._offset += length
         return self._file.map[start : self._offset].decode("utf-8", "replace")
@@ -175,7 +182,7 @@ class GgufHeader:
     def _numbers(self, key: str, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
         size = count * dtype.itemsize
         if size > self._file.size - self._offset:
-            raise self._fail(key, f"{count} values reach past the end of the file")
+            raise self._cut(key, f"{count} values reach past the end of the file")
         values = np.frombuffer(self._file.map, dtype, count, self._offset)
         self._offset += size
         return values
@@ -190,7 +197,7 @@ class GgufHeader:
         except (struct.error, OverflowError):  # an offset past the end, or past what C can count
             offset = size + 1
         if offset > size:
-            raise self._fail(key, "its strings reach past the end of the file")
+            raise self._cut(key, "its strings reach past the end of the file")
         strings = StringArray(self._file, self._offset, offset, count)
         self._offset = offset
         return strings
