@@ -47,6 +47,7 @@ MODULES: Final = {
     "soak": "soak test of a real server, with hostile clients and faults",
     "speculation": "speedup by speculative decoding",
     "speculation_steps": "cost of speculation on text that does not repeat",
+    "tune_estimates": "speeds that tuning estimates, beside those of the loaded model",
 }
 """Benchmarks with options of their own, each in the module `bench.NAME`."""
 

@@ -139,33 +139,6 @@ async def test_adapter_list_is_a_409_with_a_reason(server: Serving) -> None:
     assert {sample.labels["model"] for sample in requests.samples} == {MODEL, "unknown"}
 
 
-async def test_tuning_is_a_409_with_a_reason(server: Serving) -> None:
-    full = {"profile": "quality", "cpu": True, "dtype": "auto", "max_seq_len": 4096}
-    for fields in ({"model_id": MODEL}, {"model_id": "default"} | full):
-        answer = await server.http.post("/v1/models/tune", json=fields)
-        error = answer.json()["error"]
-        assert (answer.status_code, error["code"]) == (409, "tuning_unavailable")
-        assert MODEL in error["message"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "status", "param"),
-    [
-        ({}, 400, "model_id"),
-        ({"model_id": "other"}, 404, "model_id"),
-        ({"model_id": MODEL, "profile": "best"}, 400, "profile"),
-        ({"model_id": MODEL, "max_batch_size": 0}, 400, "max_batch_size"),
-        ({"model_id": MODEL, "cpu": 1}, 400, "cpu"),
-        ({"model_id": MODEL, "requested_isq": 4}, 400, "requested_isq"),
-    ],
-)
-async def test_invalid_tune_request_is_reported_first(
-    server: Serving, fields: dict[str, Any], status: int, param: str
-) -> None:
-    answer = await server.http.post("/v1/models/tune", json=fields)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
-
-
 async def test_images_are_rejected(server: Serving) -> None:
     image = {"type": "image_url", "image_url": {"url": IMAGE}}
     messages = [{"role": "user", "content": [{"type": "text", "text": "what?"}, image]}]

@@ -48,8 +48,12 @@ class Fitting:
         return self.machine.memory(self.model, self.weight_bytes, settings)
 
     def fits(self, sizes: Sizes) -> bool:
-        """Return whether an engine with these sizes fits."""
-        return self.memory(sizes).total_bytes <= self.machine.available_bytes
+        """Return whether an engine with these sizes exists and fits."""
+        try:
+            memory = self.memory(sizes)
+        except ModelError:
+            return False
+        return memory.total_bytes <= self.machine.available_bytes
 
     def sizes(self, context: int, rows: int | None = None) -> Sizes:
         """Return the sizes for `batch` sequences of `context` tokens, and `rows` in all."""
@@ -79,20 +83,13 @@ class Fitting:
 
 def greatest(least: int, most: int, holds: Callable[[int], bool]) -> int:
     """Return the greatest number from `least` to `most` for which `holds`, which is true up to some
-    number; 0 if it is false for `least`. A ModelError of `holds` means false."""
-
-    def true(number: int) -> bool:
-        try:
-            return holds(number)
-        except ModelError:
-            return False
-
-    if most < least or not true(least):
+    number; 0 if it is false for `least`."""
+    if most < least or not holds(least):
         return 0
-    if true(most):
+    if holds(most):
         return most
     low, high = least, most
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if true(middle) else (low, middle)
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low

@@ -72,8 +72,11 @@ def machine_for(job: TuneJob, environment: Environment) -> Machine:
     if device == "cpu":
         return CpuMachine(environment.home, job.held_bytes)
     # Importing torch takes two seconds; a CPU server does not need it.
+    import penstock.runtime.gpu.load as gpu_load
     from penstock.tune.gpu_machine import GpuMachine
 
+    if job.engine.device == "auto" and not gpu_load.torch_sees_gpu():
+        return CpuMachine(environment.home, job.held_bytes)
     return GpuMachine(device, is_served=job.is_served and job.held_bytes > 0)
 
 

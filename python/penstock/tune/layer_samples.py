@@ -62,7 +62,7 @@ def choose_samples(
     if not _is_divisible(spec):
         return everything if whole <= most_bytes else None
     kinds = _kinds(spec)
-    room = (most_bytes - outside_bytes) // len(kinds)
+    room = max(most_bytes - outside_bytes, 0) // len(kinds)
     base: list[int] = []
     more = []
     for members in kinds:

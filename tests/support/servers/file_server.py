@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 @dataclass
 class Files:
     """The served files and the received requests. `cut_after`: bytes after which the first answers
-    to a path break off, one entry each. A path in `stalled` stops half way until `released`."""
+    to a path break off, one entry each. A path in `stalled` stops half way until `released`.
+    `refused`: path -> HTTP status. `promised_bytes`: path -> sum of the lengths of its answers."""
 
     content: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     cut_after: dict[str, list[int]] = field(default_factory=dict)
@@ -22,6 +24,8 @@ class Files:
     half_sent: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     ignore_ranges: bool = False
+    refused: dict[str, int] = field(default_factory=dict)
+    promised_bytes: Counter[str] = field(default_factory=Counter)
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     authorizations: list[str | None] = field(default_factory=list)
     url: str = ""
@@ -81,24 +85,28 @@ class _Handler(BaseHTTPRequestHandler):
         asked = self.headers.get("range")
         files.requests.append((path, asked))
         files.authorizations.append(self.headers.get("authorization"))
-        if path not in files.content:
-            self.send_error(404)
+        if path in files.refused or path not in files.content:
+            self.send_error(files.refused.get(path, 404))
             return
         kind, data = files.content[path]
-        start = 0 if files.ignore_ranges or not asked else int(asked[6:].rstrip("-"))
+        wanted = "0-" if files.ignore_ranges or not asked else asked.removeprefix("bytes=")
+        first, _, last = wanted.partition("-")
+        start, end = int(first), min(int(last) + 1, len(data)) if last else len(data)
         if start >= len(data) > 0:
             self.send_response(416)
             self.send_header("content-range", f"bytes */{len(data)}")
             self.send_header("content-length", "0")
             self.end_headers()
             return
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("content-range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        part = start > 0 or end < len(data)
+        self.send_response(206 if part else 200)
+        if part:
+            self.send_header("content-range", f"bytes {start}-{end - 1}/{len(data)}")
         self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(data) - start))
+        self.send_header("content-length", str(end - start))
+        files.promised_bytes[path] += end - start
         self.end_headers()
-        self._send(path, data[start:])
+        self._send(path, data[start:end])
 
     def _send(self, path: str, data: bytes) -> None:
         cuts = self.files.cut_after.get(path)

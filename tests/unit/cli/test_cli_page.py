@@ -75,11 +75,3 @@ def test_wrong_usage_is_one_line_that_names_the_help():
 def test_a_group_without_a_command_shows_its_help():
     alone = CliRunner().invoke(app, ["cache"], prog_name="penstock")
     assert alone.exit_code == 2 and "\n  verify " in alone.output
-
-
-@pytest.mark.parametrize("command", ["tune"])
-def test_a_reserved_command_names_what_exists(command, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["penstock", command, "some/model"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert "some/model --" in str(ended.value.code) and "docs/" in str(ended.value.code)

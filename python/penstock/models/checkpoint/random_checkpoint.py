@@ -96,14 +96,16 @@ class RandomCheckpoint:
     @cached_property
     def _tile(self) -> npt.NDArray[np.float32]:
         drawn = np.random.default_rng(0).standard_normal(_TILE, np.float32)
-        return drawn * np.float32(STD)
+        drawn *= np.float32(STD)
+        return drawn
 
 
 def _with_std(matrix: Matrix) -> Matrix:
     """Return integers with scales and minima for which the weights have a mean of 0 and roughly the
     standard deviation STD."""
     assert isinstance(matrix, Affine)
-    codes = matrix.q[0] & 0xF if matrix.bits == 4 else matrix.q[0]
+    some = matrix.q.reshape(-1)[:_TILE]
+    codes = some & 0xF if matrix.bits == 4 else some
     mean, step = float(codes.mean()), STD / max(float(codes.std()), 1.0)
     if matrix.super_scale is not None:
         least = matrix.super_minimum

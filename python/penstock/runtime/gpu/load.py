@@ -91,6 +91,15 @@ class OpenDevice:
         return self.packaged.report()
 
 
+def device_memory(device: str) -> tuple[int, int]:
+    """Return the free and the total memory of a device in bytes. Raises ModelError if torch does
+    not see a GPU."""
+    if not torch_sees_gpu():
+        raise ModelError(f"device is {device}, but this build of torch finds no CUDA device")
+    free, total = torch.cuda.mem_get_info(device)
+    return free, total
+
+
 def open_device(settings: EngineSettings, device: str) -> OpenDevice:
     """Make `device` the current device of this thread, and return it with the ops that serve on it.
     Raises ModelError if the device cannot be used."""
