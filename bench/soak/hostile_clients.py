@@ -77,7 +77,7 @@ BASES: Final[dict[str, dict[str, Any]]] = {
     "/v1/unload_lora_adapter": {"lora_name": "fuzz", "model": "text"},
     "/v1/agent/approvals/x": {"decision": "deny"},
     "/v1/models/status": {"model_id": "text"},
-    "/v1/models/tune": {"model_id": "text"},
+    "/v1/models/tune": {"model_id": "absent"},
 }
 LINES: Final = (
     b"\r\n\r\n",

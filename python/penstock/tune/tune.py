@@ -229,12 +229,12 @@ def _note_method(
         return
     threads = settings.threads or available_cores()
     place = f"{threads} threads" if machine.backend == "cpu" else "the GPU"
-    parts = {(one.measured_layers, one.model_layers) for one in speeds}
-    layers = ", ".join(
-        f"all {whole} layers" if part == whole else f"{part} of {whole} layers"
-        for part, whole in sorted(parts)
-    )
+    whole = speeds[0].model_layers
+    fewest, most = (pick(one.measured_layers for one in speeds) for pick in (min, max))
+    layers = f"all {whole}" if fewest == whole else f"{fewest} of {whole}"
+    if fewest < most:
+        layers = f"{fewest} to {most} of {whole}"
     remarks.notes.append(
-        f"speeds are estimates: {layers} with random weights of the same shapes were measured with"
-        f" {place}"
+        f"speeds are estimates: {layers} layers with random weights of the same shapes were"
+        f" measured with {place}"
     )

@@ -80,7 +80,7 @@ async def test_body_over_the_limit_is_not_buffered():
         ("PUT", "/v1/sessions/s", {"messages": []}),
         ("POST", "/v1/agent/approvals/a", {"decision": "deny"}),
         ("POST", "/v1/models/status", {"model_id": MODEL}),
-        ("POST", "/v1/models/tune", {"model_id": MODEL}),
+        ("POST", "/v1/models/tune", {"model_id": "absent"}),
     ],
 )
 async def test_large_bodies_are_decoded_in_threads(method, path, body, monkeypatch):
