@@ -53,7 +53,7 @@ async def load(model: str, kind: str, context: int, rows: int) -> dict[str, floa
         model=model,
         device="cpu",
         quantization=None if kind == "none" else kind,  # type: ignore[arg-type]
-        max_model_len=context + 2 * ANSWER,
+        max_model_len=max(context, PROMPT + 3 * ANSWER),
         max_num_seqs=rows,
         enable_prefix_caching=False,
     )
@@ -62,12 +62,14 @@ async def load(model: str, kind: str, context: int, rows: int) -> dict[str, floa
         await measure(engine, 64, 4, 1)  # allocates memory
         one = await measure(engine, PROMPT, ANSWER, 1)
         deep = await measure(engine, context - ANSWER, ANSWER // 2, 1)
-        many = await measure(engine, PROMPT, ANSWER, rows)
+        # Other prompts are prefilled beside the first answer, at whose end all sequences decode.
+        many = await measure(engine, PROMPT, 3 * ANSWER, rows)
+        together = many.token_gaps_s[: 3 * ANSWER - 1][-ANSWER // 2 :]
         return {
             "prefill": one.prompt_rate,
-            "decode": one.decode_rate,
-            "decode at the end": deep.decode_rate,
-            "batch decode": many.decode_rate,
+            "decode": 1 / statistics.median(one.token_gaps_s),
+            "decode at the end": 1 / statistics.median(deep.token_gaps_s),
+            "batch decode": rows / statistics.median(together),
         }
     finally:
         await engine.close()

@@ -8,12 +8,16 @@ from typing import Final
 
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 
-WHOLE_BYTES: Final = 384 << 20
+WHOLE_BYTES: Final = 1 << 30
 """A model of at most this size is measured whole."""
 
 COLD_BYTES: Final = 96 << 20
 """Layers of one kind that are measured have at least this size together, so that they are read from
 memory and not from a cache of the processor."""
+
+_TIMES: Final = 4
+"""The largest measured number of layers of a kind, as a multiple of the smallest. The time of a
+layer follows from their difference, so its error shrinks with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +71,13 @@ def choose_samples(
     more = []
     for members in kinds:
         size = max(layer_bytes[members[0]], 1)
-        wanted = min(-(-COLD_BYTES // size), room // (2 * size))
-        if len(members) <= 2 * wanted:
+        most = min(_TIMES * -(-COLD_BYTES // size), room // size)
+        if len(members) <= most:
             base += members
-        elif wanted:
-            base += members[:wanted]
-            more.append((members[wanted : 2 * wanted], len(members) / wanted - 1))
+        elif most >= 2:
+            few = max(most // _TIMES, 1)
+            base += members[:few]
+            more.append((members[few:most], (len(members) - few) / (most - few)))
         else:
             return None
     return LayerSamples(tuple(base), tuple(more))
