@@ -13,6 +13,7 @@ from penstock.base.errors import InvalidRequest
 from penstock.base.resources import available_cores
 from penstock.config import EngineSettings
 from penstock.models.hub.model_files import ModelFiles
+from penstock.models.hub.sources import HUB_ID
 from penstock.models.loader.model_kind import model_kind
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.cpu.transformers_architecture import unknown_architecture
@@ -67,6 +68,8 @@ def tune(
     settings = fit_images(request, plain, settings, context, remarks)
     batch = request.max_batch_size or DEFAULT_BATCH
     _note_load(remarks)
+    if request.hf_revision not in (None, "main"):
+        remarks.warnings.append(_revision_warning(request.hf_revision, base.model))
     tried = try_types(machine, files, types, settings, (context, batch), remarks)
     _note_dtype(request.dtype, tried, remarks)
     profile = request.profile or DEFAULT_PROFILE
@@ -198,6 +201,15 @@ def _settings(fitting: Fitting, context: int, named: RecommendedSettings) -> Rec
         encoder_cache_mb=None
         if chosen.encoder_cache_mb == defaults.encoder_cache_mb
         else chosen.encoder_cache_mb,
+    )
+
+
+def _revision_warning(revision: str | None, model: str) -> str:
+    if HUB_ID.fullmatch(model) is None:
+        return f"hf_revision {revision} has no effect: the model is no repository of the hub"
+    return (
+        f"`penstock serve` loads the revision main; to serve {revision}, download it and name its"
+        " folder"
     )
 
 

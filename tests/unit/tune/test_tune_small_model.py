@@ -205,6 +205,15 @@ def test_images_of_a_text_model_have_no_effect(
     assert any("images" in note for note in tuned(model, tmp_path, max_num_images=2).notes)
 
 
+def test_a_revision_that_serve_does_not_load_is_mentioned(
+    model: Path, tmp_path: Path, unmeasured: None
+) -> None:
+    other = tuned(model, tmp_path, hf_revision="v2", requested_isq="none")
+    assert any("hf_revision v2 has no effect" in warning for warning in other.warnings)
+    own = tuned(model, tmp_path, hf_revision="main", requested_isq="none")
+    assert not any("revision" in warning for warning in own.warnings)
+
+
 def test_a_busy_machine_is_mentioned(
     model: Path, tmp_path: Path, unmeasured: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
