@@ -145,7 +145,10 @@ def _print(found: TuneModelResponse) -> None:
     )
     rows = [_row(one) for one in found.candidates]
     if found.max_batch_size > 1:
-        columns = (*columns, f"{found.max_batch_size} sequences")
+        together = max(
+            (one.speed.batch_sequences for one in found.candidates if one.speed), default=0
+        )
+        columns = (*columns, f"{together} sequences")
         rows = [
             (*row, _rate(one, "batch_decode_tokens_per_s"))
             for row, one in zip(rows, found.candidates, strict=True)

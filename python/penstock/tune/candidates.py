@@ -125,7 +125,9 @@ def _try(
         recommended=False,
         memory=memory,
         caches=caches,
-        speed=_speed(machine, model, settings, sizes, remarks) if greatest else None,
+        speed=_speed(machine, model, settings, (min(context, greatest), batch), remarks)
+        if greatest
+        else None,
     )
     return Tried(candidate, fitting, tuple(others))
 

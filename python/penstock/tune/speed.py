@@ -21,6 +21,9 @@ from penstock.tune.types import SpeedEstimate
 PROMPT: Final = 512
 """Tokens of the prompt whose prefill is measured, unless the context is shorter."""
 
+MOST_ROWS: Final = 64
+"""The most sequences that are measured together."""
+
 _SHARE: Final = 3
 """A measurement uses at most one part in _SHARE of the free memory: packing needs some beside the
 packed weights."""
@@ -33,7 +36,7 @@ def estimate_speed(
     that is free now does not suffice. `model`: has random weights.
 
     - `settings`: those of the engine; sizes of the cache and of steps are chosen here.
-    - `context`: tokens of the longest sequence. `rows`: sequences that decode together.
+    - `context`: tokens of the longest sequence. `rows`: sequences of this length that fit.
     """
     weights = model.weights
     assert isinstance(weights, DecoderWeights), "as `load_model` opens them"
@@ -42,7 +45,9 @@ def estimate_speed(
     if samples is None:
         return None
     context = max(min(context, model.spec.max_model_len), 2 * STEPS)
-    work = Work(min(PROMPT, context - 2 * STEPS) or STEPS, context, rows)
+    prompt = min(PROMPT, context - 2 * STEPS) or STEPS
+    together = min(rows, MOST_ROWS, max(rows * context // (prompt + 2 * STEPS), 1))
+    work = Work(prompt, context, together)
     times = [
         _times(machine, _sampled(model, weights, chosen), settings, work)
         for chosen in samples.models
@@ -92,6 +97,7 @@ def _speed(whole: StepTimes, work: Work, samples: LayerSamples, num_layers: int)
         decode_tokens_per_s=_rounded(1 / whole.decode_s),
         decode_at_context_tokens_per_s=_rounded(1 / whole.deep_s),
         batch_decode_tokens_per_s=_rounded(work.rows / whole.batch_s),
+        batch_sequences=work.rows,
         prompt_tokens=work.prompt,
         measured_layers=samples.num_layers,
         model_layers=num_layers,

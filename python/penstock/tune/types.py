@@ -79,7 +79,8 @@ class SpeedEstimate(Struct, frozen=True):
     - `prefill_tokens_per_s`: a prompt of `prompt_tokens` tokens.
     - `decode_tokens_per_s`: one sequence, after that prompt.
     - `decode_at_context_tokens_per_s`: one sequence, at the end of the context asked for.
-    - `batch_decode_tokens_per_s`: `max_batch_size` sequences together, after that prompt.
+    - `batch_decode_tokens_per_s`: `batch_sequences` sequences together, after that prompt:
+      `max_batch_size`, but at most 64.
     - `measured_layers`: the number of layers that were measured. If the model has more, their time
       is extrapolated.
     """
@@ -88,6 +89,7 @@ class SpeedEstimate(Struct, frozen=True):
     decode_tokens_per_s: float
     decode_at_context_tokens_per_s: float
     batch_decode_tokens_per_s: float
+    batch_sequences: int
     prompt_tokens: int
     measured_layers: int
     model_layers: int

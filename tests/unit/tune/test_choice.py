@@ -26,7 +26,9 @@ def candidate(name: str, quality: Quality, rate: float | None, **other: Any) -> 
         "recommended": False,
         "memory": MEMORY,
         "caches": (),
-        "speed": None if rate is None else SpeedEstimate(100 * rate, rate, rate, rate, 512, 2, 2),
+        "speed": None
+        if rate is None
+        else SpeedEstimate(100 * rate, rate, rate, rate, 1, 512, 2, 2),
     }
     return Candidate(**(fields | other))
 

@@ -55,7 +55,7 @@ def tuned(
 @pytest.fixture
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the measurement of layers, for tests of sizes."""
-    speed = SpeedEstimate(100.0, 10.0, 5.0, 20.0, 512, 2, 2)
+    speed = SpeedEstimate(100.0, 10.0, 5.0, 20.0, 2, 512, 2, 2)
     monkeypatch.setattr("penstock.tune.candidates.estimate_speed", lambda *_: speed)
 
 
@@ -164,6 +164,14 @@ def test_fewer_rows_are_recommended_if_the_default_does_not_fit(
     assert found.recommended_settings is not None
     rows = found.recommended_settings.max_num_seqs
     assert rows is not None and 1 <= rows < 32
+
+
+def test_a_huge_batch_is_measured_with_few_sequences(model: Path, tmp_path: Path) -> None:
+    found = tuned(model, tmp_path, max_batch_size=200, max_seq_len=64, requested_isq="none")
+    (stored,) = found.candidates
+    assert stored.speed is not None and stored.speed.batch_sequences == 64
+    absurd = tuned(model, tmp_path, max_batch_size=1 << 40, requested_isq="none").candidates[0]
+    assert absurd.fit_status == "too-large" and absurd.speed is None
 
 
 def test_the_profiles_and_the_fixed_type_are_honoured(
