@@ -1,4 +1,4 @@
-"""The layers that are measured stand for all layers of a model."""
+"""Some layers are measured, and the time of the whole model follows from theirs."""
 
 from __future__ import annotations
 
