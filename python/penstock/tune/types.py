@@ -104,8 +104,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     - `max_context_tokens`: the most tokens of each of `max_batch_size` sequences, with the default
       KV cache. `context_is_model_max`: no more than that by the model, not by the memory.
     - `quality`: the loss against the stored weights. `mean_kl`: the measurement behind it, in nats.
-    - `fit_status`: whether the context asked for fits. A model is never divided between two devices, so it is
-      never `hybrid`, and `device_layers_cli` is null.
+    - `fit_status`: whether the context asked for fits. A model is never divided between a GPU and
+      the CPU, so it is never `hybrid`, and `device_layers_cli` is null.
     - `speed`: null if the candidate does not fit with any context, or could not be measured.
     """
 
