@@ -52,7 +52,7 @@ def _quants(pattern: Affine) -> npt.NDArray[np.uint8]:
     if pattern.minimum is None and (
         pattern.zero_point not in _MIDDLES or (pattern.q == IQ4_VALUES[0]).all()
     ):
-        return np.arange(16, dtype=np.uint8)
+        return (pattern.zero_point + np.arange(-8, 8)).clip(0, 255).astype(np.uint8)
     of_five = pattern.minimum is not None and pattern.group == 32  # Q5_1 and Q5_K
     small = 0 < pattern.zero_point <= 32 or of_five
     return np.arange(64 if small else 256, dtype=np.uint8)

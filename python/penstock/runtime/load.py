@@ -227,7 +227,13 @@ def start_runtime(
     memory = plan_memory(model.spec, packed_bytes, settings, available, media, sizes_of)
     warn_of_short_context(model.spec, settings, memory)
     started = start_backend(model, memory, settings, progress, home)
-    return cpu_runtime(model, memory, settings, started, drafts)
+    runtime = cpu_runtime(model, memory, settings, started, drafts)
+    backend, _ = started
+    if isinstance(backend, NativeBackend) and isinstance(model.weights, DecoderWeights):
+        spare = None if available is None else available - runtime.info.memory_bytes
+        given = files, settings, memory, spare, home
+        runtime.live_weights = NativeLiveWeights(backend, model.weights, *given, runtime.use)
+    return runtime
 
 
 def cpu_runtime(
@@ -273,9 +279,4 @@ def cpu_runtime(
         max_drafts=0 if drafter is None else settings.num_draft_tokens,
     )
     report = taken.formula() + model.load_note
-    runtime = CpuRuntime(rows, backend, info, report, drafter)
-    if isinstance(backend, NativeBackend) and isinstance(model.weights, DecoderWeights):
-        spare = None if available is None else available - taken.total_bytes
-        given = files, settings, memory, spare, home
-        runtime.live_weights = NativeLiveWeights(backend, model.weights, *given, runtime.use)
-    return runtime
+    return CpuRuntime(rows, backend, info, report, drafter)

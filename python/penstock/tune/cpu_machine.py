@@ -16,10 +16,10 @@ from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.start_backend import start_backend
 from penstock.runtime.load import cpu_runtime
 from penstock.runtime.media_memory import media_memory
-from penstock.runtime.memory import cache_item_bytes, plan_memory
+from penstock.runtime.memory import cache_type_bytes, plan_memory
 from penstock.runtime.protocol import Runtime
 from penstock.runtime.weight_bytes import weight_bytes
-from penstock.runtime.weight_quantization import integer_bits, refuse_on_cpu
+from penstock.runtime.weight_quantization import refuse_on_cpu, weight_form
 from penstock.system.facts import MEMINFO, total_memory
 from penstock.tune.machine import Values
 from penstock.tune.types import MemoryEstimate
@@ -37,7 +37,7 @@ class CpuMachine:
 
     backend: Final[Literal["cpu", "cuda"]] = "cpu"
     device: Final = "cpu"
-    cache_dtypes: Final = ("auto", "f32")
+    cache_dtypes: Final = ("auto", "int8")
     default_rows: Final = CPU_STEP_SIZES.max_num_seqs
 
     def __init__(self, home: Path, held_bytes: int = 0) -> None:
@@ -50,16 +50,16 @@ class CpuMachine:
     def check(self, settings: EngineSettings) -> None:
         """See `Machine`."""
         refuse_on_cpu(settings)
-        integer_bits(settings)
+        weight_form(settings)
 
     def open(self, files: ModelFiles, settings: EngineSettings, values: Values) -> LoadedModel:
         """See `Machine`."""
-        return load_model(files, settings.dtype, bits=integer_bits(settings), values=values)
+        return load_model(files, settings.dtype, form=weight_form(settings), values=values)
 
     def cache_token_bytes(self, model: LoadedModel, settings: EngineSettings) -> int:
         """See `Machine`."""
-        shape = CacheShape(1, 1, model.spec.caches, cache_item_bytes(settings))
-        return shape.size_bytes
+        item, scale = cache_type_bytes(settings)
+        return CacheShape(1, 1, model.spec.caches, item, scale_bytes=scale).size_bytes
 
     def weight_bytes(self, model: LoadedModel, files: ModelFiles, settings: EngineSettings) -> int:
         """See `Machine`."""

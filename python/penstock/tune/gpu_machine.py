@@ -15,7 +15,7 @@ from penstock.models.loader.model_loader import LoadedModel, load_model
 from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.gpu.memory import SHARE, DeviceMemoryPlan, cache_item_bytes
 from penstock.runtime.protocol import Runtime
-from penstock.runtime.weight_quantization import integer_bits
+from penstock.runtime.weight_quantization import weight_form
 from penstock.tune.machine import Values
 from penstock.tune.types import MemoryEstimate
 
@@ -42,12 +42,12 @@ class GpuMachine:
 
     def check(self, settings: EngineSettings) -> None:
         """See `Machine`."""
-        integer_bits(settings)
+        weight_form(settings)
 
     def open(self, files: ModelFiles, settings: EngineSettings, values: Values) -> LoadedModel:
         """See `Machine`."""
-        bits = integer_bits(settings)
-        return load_model(files, settings.dtype, float8="float8", bits=bits, values=values)
+        form = weight_form(settings)
+        return load_model(files, settings.dtype, float8="float8", form=form, values=values)
 
     def cache_token_bytes(self, model: LoadedModel, settings: EngineSettings) -> int:
         """See `Machine`."""

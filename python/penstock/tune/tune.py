@@ -30,7 +30,7 @@ from penstock.tune.types import (
     TuneModelRequest,
     TuneModelResponse,
 )
-from penstock.tune.weight_types import quantizations, requested_type
+from penstock.tune.weight_types import TRIED, requested_type
 
 DTYPES = {"auto": "auto", "f32": "f32", "float32": "f32"}
 HALF_DTYPES = {"f16": "F16", "float16": "F16", "bf16": "BF16", "bfloat16": "BF16"}
@@ -60,7 +60,7 @@ def tune(
         quantization=None,
         kv_cache_memory_mb=None,
     )
-    types: Sequence[str | None] = (None, *(() if settings.dtype == "f32" else quantizations()))
+    types: Sequence[str | None] = (None, *(() if settings.dtype == "f32" else TRIED))
     if request.requested_isq is not None:
         types = (requested_type(request.requested_isq),)
     plain = machine.open(files, settings, "random")

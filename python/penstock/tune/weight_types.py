@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping
 from typing import Final
 
 from penstock.base.errors import InvalidRequest
-from penstock.config import EngineSettings
+from penstock.config.weight_types import AS_STORED, INTEGERS, KNOWN, ON_GPU, parse_weight_type
 from penstock.tune.types import Profile, Quality
 
-AS_STORED: Final = "none"
-"""The name for weights that are not quantized."""
+TRIED: Final = (*INTEGERS, *ON_GPU)
+"""The types that are measured if a request names none."""
 
 MEAN_KL: Final[Mapping[str, float]] = {"int8": 0.00067, "int4": 0.0110}
 """The measured mean KL divergence of the next token from the stored weights, in nats. The table
@@ -37,16 +36,6 @@ _ACCEPTED: Final[Mapping[Profile, tuple[Quality, ...]]] = {
     "fast": ("baseline", "near-lossless", "good", "acceptable"),
 }
 
-_LEVELS: Final = {"4": "int4", "8": "int8"}
-"""Bits as a name of a type."""
-
-
-def quantizations() -> tuple[str, ...]:
-    """Return the values of the setting `quantization`."""
-    hint = typing.get_type_hints(EngineSettings)["quantization"]
-    literals = [part for part in typing.get_args(hint) if part is not type(None)]
-    return tuple(name for part in literals for name in typing.get_args(part))
-
 
 def quality_of(quantization: str | None, bits_per_weight: float) -> tuple[Quality, float | None]:
     """Return the label of a type, and its mean KL divergence if it was measured."""
@@ -68,15 +57,10 @@ def is_accepted(quality: Quality, profile: Profile) -> bool:
 def requested_type(name: str) -> str | None:
     """Return the value of `quantization` for the name of a type in a request, None for the stored
     weights. Raises InvalidRequest that names the known types."""
-    lowered = name.strip().lower()
-    wanted = _LEVELS.get(lowered, lowered)
-    if wanted == AS_STORED:
-        return None
-    known = quantizations()
-    if wanted not in known:
+    wanted = parse_weight_type(name.strip())
+    if wanted is None:
         raise InvalidRequest(
-            f"requested_isq is {name[:80]!r}; it must be one of"
-            f" {', '.join((AS_STORED, *known))}, or the bits 4 or 8",
+            f"requested_isq is {name[:80]!r}; it must be one of {', '.join(KNOWN)}",
             field="requested_isq",
         )
-    return wanted
+    return None if wanted == AS_STORED else wanted

@@ -8,7 +8,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from penstock.cli import main as cli
 from penstock.cli.cli_page import with_help_texts
 from penstock.cli.help_text import summary
 from penstock.cli.main import ORDER, app

@@ -19,15 +19,14 @@ from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
 from penstock.quant.dequantize import dequantize
 from penstock.quant.gguf.gguf_file import GgufFile
-from penstock.quant.quantize import Bits
 from penstock.quant.weight_slices import size_bytes
 from tests.support.checkpoints.small_llama import write_small_llama
 
 
-@pytest.mark.parametrize("bits", [None, 8, 4])
-def test_matrices_have_the_layout_of_the_file(tmp_path: Path, bits: Bits | None) -> None:
+@pytest.mark.parametrize("form", [None, "int8", "int4", "Q4_0"])
+def test_matrices_have_the_layout_of_the_file(tmp_path: Path, form: str | None) -> None:
     files = files_at(write_small_llama(tmp_path / "m"), "m")
-    stored, random = (load_model(files, "auto", bits=bits, values=v) for v in ("stored", "random"))
+    stored, random = (load_model(files, "auto", form=form, values=v) for v in ("stored", "random"))
     assert isinstance(stored.weights, DecoderWeights)
     assert isinstance(random.weights, DecoderWeights)
     own, made = stored.weights.layer(1).gate_up, random.weights.layer(1).gate_up

@@ -67,8 +67,7 @@ def test_every_type_has_the_memory_that_an_engine_plans(model: Path, tmp_path: P
     sizes = [one.estimated_size_bytes for one in found.candidates]
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 3
     for one in found.candidates:
-        bits = {None: None, "int8": 8, "int4": 4}[one.isq]
-        held = load_model(files_at(model, "small"), "auto", bits=bits)  # type: ignore[arg-type]
+        held = load_model(files_at(model, "small"), "auto", form=one.isq)
         stored = (model / "model.safetensors").stat().st_size
         assert one.estimated_size_bytes == stored + held.extra_bytes
         assert one.fit_status == "fits" and one.context_is_model_max
@@ -139,12 +138,24 @@ def test_a_shorter_context_is_recommended_with_a_warning(
     model: Path, tmp_path: Path, unmeasured: None
 ) -> None:
     sizes = {"max_seq_len": 4096, "max_batch_size": 8}
-    needed = tuned(model, tmp_path, **sizes).candidates[0].memory.total_bytes
-    found = tuned(model, tmp_path, needed - 3 * MIB, **sizes, requested_isq="none")
+    memory = tuned(model, tmp_path, **sizes).candidates[0].memory
+    too_little = memory.total_bytes - memory.cache_bytes * 3 // 4  # for a cache of int8 too
+    found = tuned(model, tmp_path, too_little, **sizes, requested_isq="none")
     assert found.recommended_settings is not None
     served = found.recommended_settings.max_model_len
     assert served == found.candidates[0].max_context_tokens < 4096
     assert any(f"have {served}" in warning for warning in found.warnings)
+
+
+def test_an_int8_cache_is_recommended_if_the_context_fits_only_so(
+    model: Path, tmp_path: Path, unmeasured: None
+) -> None:
+    sizes = {"max_seq_len": 4096, "max_batch_size": 8}
+    needed = tuned(model, tmp_path, **sizes).candidates[0].memory.total_bytes
+    found = tuned(model, tmp_path, needed - 3 * MIB, **sizes, requested_isq="none")
+    assert found.recommended_settings is not None
+    assert found.recommended_settings.kv_cache_dtype == "int8"
+    assert found.recommended_settings.max_model_len == 4096
 
 
 def test_a_model_that_does_not_fit_is_no_error(model: Path, tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import pytest
 from penstock.base.errors import InvalidRequest
 from penstock.config import EngineSettings
 from penstock.config.load_settings import load_engine
+from penstock.config.weight_types import KNOWN
 from penstock.tune.weight_types import (
     MEAN_KL,
+    TRIED,
     is_accepted,
     quality_of,
-    quantizations,
     requested_type,
 )
 
@@ -22,8 +23,8 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "quantization.md"
 
 
 def test_the_types_are_the_values_of_the_setting() -> None:
-    assert {"int8", "int4", "fp8"} <= set(quantizations())
-    for name in quantizations():
+    assert set(TRIED) <= set(KNOWN)
+    for name in KNOWN:
         assert load_engine({"quantization": name}, file=None).quantization == name
 
 
@@ -50,7 +51,7 @@ def test_a_type_without_a_measurement_is_judged_by_its_bits(bits: float, label: 
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [("none", None), ("int8", "int8"), (" INT4 ", "int4"), ("8", "int8"), ("4", "int4")],
+    [("none", None), ("int8", "int8"), (" INT4 ", "int4"), ("8", "Q8_0"), ("q4k", "Q4_K")],
 )
 def test_a_request_names_a_type(name: str, wanted: str | None) -> None:
     assert requested_type(name) == wanted
@@ -60,5 +61,5 @@ def test_an_unknown_type_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidRequest) as error:
         requested_type("q9_z")
     assert error.value.field == "requested_isq" and error.value.status == 400
-    assert all(name in error.value.message for name in ("none", *quantizations()))
+    assert all(name in error.value.message for name in KNOWN)
     assert EngineSettings().quantization is None
