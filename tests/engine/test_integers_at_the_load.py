@@ -121,9 +121,7 @@ def test_a_start_counts_and_reports_quantized_weights(
     header_and_vectors = 20_000
     assert abs(planned - runtime.info.weight_bytes) <= header_and_vectors
     assert runtime.info.weight_bytes < 0.6 * plain.info.weight_bytes
-    assert f"; float weights of layers are quantized to {BITS[form]}-bit integers" in (
-        runtime.report
-    )
+    assert f"; float weights of layers are quantized to {form}" in (runtime.report)
     assert "rounded" not in plain.report
     for one in (runtime, plain):
         one.close()
