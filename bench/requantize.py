@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--context", type=int, default=2048)
     given = parser.parse_args()
-    print(facts())
+    print(facts(), flush=True)
     asyncio.run(measure(str(given.model), given.to, given.streams, given.context))
 
 
