@@ -82,7 +82,7 @@ def poison(runtime: CpuRuntime) -> None:
         if cache is None:
             continue
         for array in (cache.keys, cache.values):  # -1: NaN scales of an int8 cache
-            array[...] = -1 if array.dtype == np.int8 else np.nan
+            array[...] = -1 if str(array.dtype).endswith("int8") else np.nan
     for array in state_arrays(backend):
         array[...] = np.nan
 
