@@ -132,16 +132,17 @@ def test_answers_differ_between_requests(answers_alone: Outcome) -> None:
 def test_the_reference_answers_the_same_up_to_rounding(small_llama: Path) -> None:
     """In float32 and greedy, because sampling with a temperature may fall on either side of a
     rounding error."""
-    compare_with_the_reference(small_llama, dtype="f32")
+    compare_with_the_reference(small_llama, 1e-3, dtype="f32")
 
 
 def test_the_reference_with_an_int8_cache_answers_the_same_up_to_rounding(
     small_llama: Path,
 ) -> None:
-    compare_with_the_reference(small_llama, dtype="f32", kv_cache_dtype="int8")
+    """A number close to a tie may be rounded to either side, by a 127th of the largest."""
+    compare_with_the_reference(small_llama, 2e-2, dtype="f32", kv_cache_dtype="int8")
 
 
-def compare_with_the_reference(small_llama: Path, **options: str) -> None:
+def compare_with_the_reference(small_llama: Path, most: float, **options: str) -> None:
     greedy = [r for r in requests_over(VOCAB, 100) if r.sampling.temperature == 0]
     outcomes = []
     for kernels in ("native", "reference"):
@@ -153,7 +154,7 @@ def compare_with_the_reference(small_llama: Path, **options: str) -> None:
     for answer, right in zip(outcomes[0].answers, outcomes[1].answers, strict=True):
         assert [token for token, _, _ in answer] == [token for token, _, _ in right]
         assert [logprob for _, logprob, _ in answer] == pytest.approx(
-            [logprob for _, logprob, _ in right], abs=1e-3
+            [logprob for _, logprob, _ in right], abs=most
         )
 
 
