@@ -205,9 +205,9 @@ def write(shape: ModelShape, tokenizer: Path, kind: str, path: Path) -> None:
     shapes = expected_shapes(family.names, spec)
     matrices = set(matrix_shapes(family.names, spec))
     if spec.mtp is not None:
-        head = _mtp_shapes(family.names, spec, shapes)
-        shapes |= head
-        matrices |= set(head)
+        predicting = _mtp_shapes(family.names, spec, shapes)
+        shapes |= predicting
+        matrices |= set(predicting)
     random = np.random.default_rng(0)
     writer = _writer(shape, source, path)
     for name, size in shapes.items():

@@ -52,7 +52,7 @@ async def load(model: str, kind: str, context: int, rows: int) -> dict[str, floa
     settings = EngineSettings(
         model=model,
         device="cpu",
-        quantization=None if kind == "none" else kind,  # type: ignore[arg-type]
+        quantization=None if kind == "none" else kind,
         max_model_len=max(context, PROMPT + 3 * ANSWER),
         max_num_seqs=rows,
         enable_prefix_caching=False,

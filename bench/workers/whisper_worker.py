@@ -35,7 +35,7 @@ class Penstock:
 
         files = ModelFiles("whisper", "folder", Path(model))
         loaded = load_whisper(
-            files, "f32" if kind == "f32" else "auto", 8 if kind == "int8" else None
+            files, "f32" if kind == "f32" else "auto", "int8" if kind == "int8" else None
         )
         encoder = loaded.spec.encoder
         self.processor = WhisperProcessor(encoder.mels, encoder.frames)

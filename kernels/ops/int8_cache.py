@@ -3,6 +3,7 @@ references, with cases and native kernels of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -72,8 +73,10 @@ def _attend(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     return (ops.attention(*(inputs[name] for name in names)),)
 
 
-def _case(name: str, *arguments: Any, **options: Any) -> Case:
-    return Case(name, "int8", attention_inputs(*arguments, 16, _INT8, **options))
+def _case(
+    name: str, chunks: Sequence[tuple[int, int]], heads: tuple[int, int, int], **options: Any
+) -> Case:
+    return Case(name, "int8", attention_inputs(chunks, heads, 16, _INT8, **options))
 
 
 _CACHED = ((0, 5), (30, 1), (15, 3), (16, 1))

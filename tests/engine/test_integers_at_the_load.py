@@ -149,7 +149,7 @@ def test_8_bit_floats_become_integers_on_a_cpu(llama: Path, tmp_path: Path) -> N
 
 def test_integers_of_a_file_are_not_quantized_again(tmp_path: Path) -> None:
     path, _ = write_quantized(tmp_path, "Q4_1")
-    model = load_model(files_at(path, "m"), "auto", bits=8)
+    model = load_model(files_at(path, "m"), "auto", form="int8")
     layer = next(iter(model.weights.layers()))
     assert isinstance(layer.output.parts[0], Affine) and layer.output.parts[0].bits == 4
 

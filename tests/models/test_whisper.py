@@ -20,7 +20,6 @@ from penstock.models.whisper.folder import is_whisper, whisper_spec
 from penstock.models.whisper.loader import load_whisper
 from penstock.models.whisper.rules import FORBIDDEN, TranscriptRules
 from penstock.models.whisper.tower import WhisperTower
-from penstock.quant.quantize import Bits
 from penstock.runtime.transcription import TranscriptionRuntime
 from tests.support.speech.whisper_folders import random_whisper
 from tests.support.speech.window_decoding import decode, encode, start_runtime
@@ -93,10 +92,10 @@ def test_encoder_gives_the_states_of_transformers(
 
 
 def tower_rows(
-    folder: Path, dtype: Literal["auto", "f32"], bits: Bits | None, budget: PieceBudget
+    folder: Path, dtype: Literal["auto", "f32"], form: str | None, budget: PieceBudget
 ) -> np.ndarray[Any, Any]:
     """Return the rows of a window, encoded with the native kernels."""
-    model = load_whisper(ModelFiles("whisper", "folder", folder), dtype, bits)
+    model = load_whisper(ModelFiles("whisper", "folder", folder), dtype, form)
     ops = native_ops()
     tower = WhisperTower(model.spec, model.weights.tensors, ops)
     encoded, _ = drained(tower.encode(ops, window(0), budget))
@@ -105,10 +104,10 @@ def tower_rows(
 
 def test_encoder_with_coarse_weights_is_near_float32_in_pieces_of_any_size(folder: Path) -> None:
     exact = tower_rows(folder, "f32", None, PieceBudget())
-    coarse = tower_rows(folder, "auto", 8, PieceBudget())
+    coarse = tower_rows(folder, "auto", "int8", PieceBudget())
     error = np.linalg.norm(coarse - exact, axis=1) / np.linalg.norm(exact, axis=1)
     assert 0 < error.max() < 0.03
-    in_pieces = tower_rows(folder, "auto", 8, PieceBudget(operations=1e6))
+    in_pieces = tower_rows(folder, "auto", "int8", PieceBudget(operations=1e6))
     np.testing.assert_array_equal(in_pieces, coarse)
 
 

@@ -132,7 +132,7 @@ def _print(found: TuneModelResponse) -> None:
         f"{'' if found.max_batch_size == 1 else f' x {found.max_batch_size}'},"
         f" {size_text(found.available_bytes)} of {unit}\n"
     )
-    columns = (
+    columns: tuple[str, ...] = (
         "",
         "Type",
         "Weights",

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.base.errors import InvalidRequest, ModelError
 from penstock.config import EngineSettings
+from penstock.config.weight_types import AS_STORED
 from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.decoder.weights import DecoderWeights
 from penstock.models.hub.model_files import ModelFiles
@@ -19,7 +20,7 @@ from penstock.tune.fitting import Fitting
 from penstock.tune.machine import Machine
 from penstock.tune.speed import estimate_speed
 from penstock.tune.types import CacheEstimate, Candidate, SpeedEstimate
-from penstock.tune.weight_types import AS_STORED, quality_of
+from penstock.tune.weight_types import quality_of
 
 log = logging.getLogger(__name__)
 
