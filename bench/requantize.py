@@ -119,7 +119,9 @@ def _form(text: str) -> str | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="bench requantize",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", type=Path)
     parser.add_argument("--to", nargs="+", default=["int8", "int4", "none"])

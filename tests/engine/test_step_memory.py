@@ -102,6 +102,7 @@ def _peaks(model: DeviceModel, live: LiveBytes, *, recurrent: bool = False) -> I
         yield live.peak - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dense", ["stored", "float8"])
 @pytest.mark.parametrize("name", ["llama-8b", "qwen3-8b", "qwen3-0.6b", "qwen3-30b-a3b"])
 def test_steps_stay_within_the_formula(

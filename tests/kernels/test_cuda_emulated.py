@@ -93,6 +93,7 @@ def test_kernel_matches_the_reference(ask: Ask, op: Op, case: Case) -> None:
     assert ask("differences" if case.kind == "exact" else "rounded", op, case) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "case"), _FORMS)
 def test_every_form_of_a_kernel_gives_the_same_bits(ask: Ask, op: Op, case: Case) -> None:
     assert ask("every_form", op, case) == []
@@ -113,6 +114,7 @@ def test_units_listed_once_serve_every_layer(ask: Ask, op: Op, case: Case) -> No
     assert ask("prepared", op, case) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "case"), _DECODED)
 def test_chunks_of_any_size_give_the_same_rows(ask: Ask, op: Op, case: Case) -> None:
     assert ask("small_chunks", op, case) == []

@@ -51,6 +51,7 @@ def test_rows_of_a_large_step_have_the_bits_of_a_small_one(
     assert (small.cpu().double() - truth).abs().max() < ERROR * truth.abs().max()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED or ON_GPU, reason="it is what this test starts")
 def test_rows_of_a_large_step_have_the_bits_of_a_small_one_interpreted() -> None:
     passes_interpreted(__file__)

@@ -275,6 +275,7 @@ def test_snapshot_continues_as_the_sequence_did(ops_of: Callable[[int], Any], na
         check(one.results, expected, is_exact(ops))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="it is what this test starts")
 def test_triton_kernels_keep_the_bits_too() -> None:
     passes_interpreted(__file__)

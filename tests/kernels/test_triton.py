@@ -74,6 +74,7 @@ def test_kernel_matches_the_reference_in_float64(ask: Ask, op: Op, case: Case) -
     assert ask("differences", op, case) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "case"), _INVARIANT_CASES)
 def test_row_alone_has_the_bits_of_the_row_in_the_batch(ask: Ask, op: Op, case: Case) -> None:
     assert ask("neighbours", op, case) == []
@@ -87,11 +88,13 @@ _DECODED = [
 _PADDED = [param for param in _CASES if param.id in ("rope_cache-head-norm", "attention-mixed-f16")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "case"), _DECODED)
 def test_units_listed_once_serve_every_layer(ask: Ask, op: Op, case: Case) -> None:
     assert ask("prepared", op, case) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "case"), [*_DECODED, *_PADDED])
 def test_padding_changes_nothing(ask: Ask, op: Op, case: Case) -> None:
     assert ask("padded", op, case) == []

@@ -19,6 +19,7 @@ class SettingOption:
     `metavar`: shown in the help instead of the type; None: the type.
     `panel`: the section of the help.
     `key`: its key in the TOML file; "": the name of the field.
+    `completions`: the values that a shell completes, of an option whose kind does not list them.
     """
 
     field: str
@@ -29,6 +30,7 @@ class SettingOption:
     metavar: str | None = None
     panel: str = ""
     key: str = ""
+    completions: tuple[str, ...] = ()
 
     @property
     def toml_key(self) -> str:

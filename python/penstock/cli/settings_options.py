@@ -28,6 +28,7 @@ from penstock.config import (
     StoreSettings,
 )
 from penstock.config.settings import CpuIsaName, ToolCallParserName
+from penstock.config.weight_types import KNOWN
 
 MODEL_PANEL: Final = "Model"
 SAMPLING_PANEL: Final = "Default sampling parameters"
@@ -72,6 +73,7 @@ ENGINE_OPTIONS: Final = (
             " fp8 needs a GPU.",
             "the checkpoint's format",
             "TYPE",
+            completions=KNOWN,
         ),
         SettingOption(
             "imatrix",

@@ -236,12 +236,19 @@ def _parameters(option: SettingOption) -> list[inspect.Parameter]:
         help=text,
         rich_help_panel=option.panel,
         metavar=option.metavar or METAVARS.get(option.kind),
+        autocompletion=_completer(option),
     )
     hidden = [*aliases.items(), *_negatives(option).items()]
     return [
         _make(option.field, Optional.__getitem__(option.kind), info),
         *(_hidden_parameter(name, flag, option.kind) for name, flag in hidden),
     ]
+
+
+def _completer(option: SettingOption) -> Callable[[str], list[str]] | None:
+    if not option.completions:
+        return None
+    return lambda incomplete: [one for one in option.completions if one.startswith(incomplete)]
 
 
 def _hidden_parameters(option: SettingOption) -> list[inspect.Parameter]:

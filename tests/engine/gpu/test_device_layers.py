@@ -148,6 +148,7 @@ def test_answers_are_those_of_transformers_up_to_ties(saved: Saved) -> None:
     assert [logprob for _, logprob, _ in answer] == pytest.approx(chosen.tolist(), abs=1e-3)
 
 
+@pytest.mark.slow
 @SKIPPED
 def test_planning_ahead_changes_no_answer(saved: Saved, requests: list[Request]) -> None:
     """With arrivals between steps, prompts that share a prefix, and answers that end early."""

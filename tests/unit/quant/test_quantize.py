@@ -120,7 +120,7 @@ def folder(tmp_path: Path) -> SafetensorsFolder:
 
 def test_only_the_requested_matrices_are_quantized(folder: SafetensorsFolder) -> None:
     names = ("a", "odd", "stack", "norm", "absent")
-    checkpoint = QuantizingCheckpoint(folder, {f"{name}.weight": 8 for name in names})
+    checkpoint = QuantizingCheckpoint(folder, {f"{name}.weight": "int8" for name in names})
     assert isinstance(checkpoint.matrix("a.weight"), Affine)
     assert all(isinstance(one, Affine) for one in checkpoint.stack("stack.weight"))
     assert isinstance(checkpoint.matrix("odd.weight"), Dense), "its columns make no whole groups"
@@ -131,14 +131,16 @@ def test_only_the_requested_matrices_are_quantized(folder: SafetensorsFolder) ->
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_saved_bytes_are_known_before_reading(folder: SafetensorsFolder, bits: Bits) -> None:
-    checkpoint = QuantizingCheckpoint(folder, {"a.weight": bits, "stack.weight": bits})
+    checkpoint = QuantizingCheckpoint(
+        folder, {"a.weight": f"int{bits}", "stack.weight": f"int{bits}"}
+    )
     after = size_bytes(checkpoint.matrix("a.weight"))
     after += sum(map(size_bytes, checkpoint.stack("stack.weight")))
     assert checkpoint.saved_bytes == 8 * 96 * 2 + 12 * 64 * 4 - after
 
 
 def test_a_number_that_is_not_finite_is_refused_by_its_tensor(folder: SafetensorsFolder) -> None:
-    checkpoint = QuantizingCheckpoint(folder, {"bad.weight": 4})
+    checkpoint = QuantizingCheckpoint(folder, {"bad.weight": "int4"})
     with pytest.raises(ModelError, match=r"bad\.weight: not all numbers are finite"):
         checkpoint.matrix("bad.weight")
     nan = np.full((1, 32), np.nan, np.float32)

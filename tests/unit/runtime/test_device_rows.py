@@ -244,6 +244,7 @@ def test_a_decode_without_changes_sends_nothing(slots: tuple[int, int]) -> None:
     assert pair.sent_nothing >= 8  # except for appended blocks
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="it is what this test starts")
 def test_a_step_prepared_by_triton_kernels_equals_numpys() -> None:
     passes_interpreted(__file__)
