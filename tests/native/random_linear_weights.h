@@ -307,7 +307,8 @@ inline float affine_product(const Matrix& matrix, int64_t row, const std::vector
 inline bool is_paired(const Matrix& matrix, Isa isa) {
     const Format& format = matrix.format;
     return has_paired_scales(isa) && format.bits == 4 && format.group == 32 &&
-           format.scales == DType::f16 && matrix.depth % 64 == 0;
+           format.scales == DType::f16 && matrix.depth % 64 == 0 &&
+           (format.minimum || format.zero_point == 8);
 }
 
 // A number as a multiple of a step, up to +-32767, or 16383 for a row of activations.
