@@ -5,11 +5,10 @@ Read from and written to the GGUF files of llama.cpp's `llama-imatrix`.
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.column_squares import ColumnSquares
 from penstock.kernels.weights import Dense
 from penstock.quant.gguf.gguf_file import GgufFile
+from penstock.quant.gguf.gguf_layout import ALIGNMENT, GgufLayout, NewTensor, pair
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
@@ -25,9 +25,6 @@ SUMS: Final = ".in_sum2"
 COUNTS: Final = ".counts"
 CHUNK_SIZE: Final = 512
 """The number of tokens of a chunk of calibration text, as llama.cpp's default."""
-
-_ALIGNMENT: Final = 32
-_STRING, _ARRAY, _U32, _F32 = 8, 9, 4, 0
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class ImportanceMatrix:
 
     def write(self, path: Path) -> None:
         """Write the file, which replaces an existing one when it is complete."""
-        metadata: dict[str, Any] = {
+        metadata = {
             "general.type": "imatrix",
             "imatrix.datasets": self.datasets,
             "imatrix.chunk_count": self.chunk_count,
@@ -83,11 +80,16 @@ class ImportanceMatrix:
         for name, squares in self.squares.items():
             tensors[name + SUMS] = squares.sums.astype("<f4")
             tensors[name + COUNTS] = squares.counts.astype("<f4")[:, None]
+        layout = GgufLayout(
+            {key: pair(key, value) for key, value in metadata.items()},
+            [NewTensor(name, values.shape, "F32") for name, values in tensors.items()],
+        )
         partial = path.with_name(f".{path.name}.partial")
         with partial.open("wb") as file:
-            file.write(_header(metadata, tensors))
+            file.write(layout.header)
             for values in tensors.values():
-                file.write(_padded(values.tobytes()))
+                data = values.tobytes()
+                file.write(data + bytes(-len(data) % ALIGNMENT))
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -110,35 +112,3 @@ def _read_squares(file: GgufFile, name: str) -> ColumnSquares:
 def _are_sums(part: Dense) -> bool:
     values = part.data.astype(np.float64)
     return part.dtype == "f32" and bool((np.isfinite(values) & (values >= 0)).all())
-
-
-def _header(metadata: Mapping[str, Any], tensors: Mapping[str, Floats]) -> bytes:
-    """Return the header of a GGUF file of version 3 with float32 tensors, padded to the start of
-    the data."""
-    parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(metadata))]
-    for key, value in metadata.items():
-        parts += [_text(key), _value(value)]
-    offset = 0
-    for name, values in tensors.items():
-        extents = values.shape[::-1]
-        parts += [_text(name), struct.pack("<I", len(extents))]
-        parts += [struct.pack(f"<{len(extents)}Q", *extents), struct.pack("<IQ", _F32, offset)]
-        offset += len(_padded(values.tobytes()))
-    return _padded(b"".join(parts))
-
-
-def _value(value: str | int | Sequence[str]) -> bytes:
-    if isinstance(value, str):
-        return struct.pack("<I", _STRING) + _text(value)
-    if isinstance(value, int):
-        return struct.pack("<II", _U32, value)
-    return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + b"".join(map(_text, value))
-
-
-def _text(text: str) -> bytes:
-    encoded = text.encode()
-    return struct.pack("<Q", len(encoded)) + encoded
-
-
-def _padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % _ALIGNMENT)
