@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +70,7 @@ class ImportanceMatrix:
 
     def write(self, path: Path) -> None:
         """Write the file, which replaces an existing one when it is complete."""
-        metadata = {
+        metadata: dict[str, Any] = {
             "general.type": "imatrix",
             "imatrix.datasets": self.datasets,
             "imatrix.chunk_count": self.chunk_count,
