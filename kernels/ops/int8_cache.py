@@ -20,36 +20,9 @@ from penstock.kernels.ops.attention import (
 )
 from penstock.kernels.ops.rope_cache import rope_alone, rope_cache, rope_cost, rope_inputs
 from penstock.kernels.registry import Case, Inputs, Op, Tolerance
-from penstock.kernels.step_inputs import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.step_inputs import LayerCache
 
 _INT8 = torch.int8
-
-
-def int8_rope_cache(
-    qkv: torch.Tensor,
-    rope: torch.Tensor,
-    inputs: StepInputs[torch.Tensor],
-    cache: LayerCache[torch.Tensor],
-    heads: tuple[int, int, int],
-    head_norm: HeadNorm | None,
-) -> torch.Tensor:
-    """Compute `rope_cache` with an int8 cache: see `kernels.cache_slots`."""
-    return rope_cache(qkv, rope, inputs, cache, heads, head_norm)
-
-
-def int8_attention(
-    q: torch.Tensor,
-    inputs: StepInputs[torch.Tensor],
-    cache: LayerCache[torch.Tensor],
-    heads: tuple[int, int, int],
-    scale: float,
-    window: int,
-    sinks: torch.Tensor | None = None,
-    softcap: float = 0.0,
-) -> torch.Tensor:
-    """Compute `attention` over an int8 cache. An implementation may round a query to 15 bits with a
-    scale of its own, and the weights of a query with a tile of keys to 16."""
-    return attention(q, inputs, cache, heads, scale, window, sinks, softcap)
 
 
 def _write(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
@@ -88,7 +61,7 @@ INT8_ROPE_CACHE = Op(
         "update cache Int8Cache; heads Heads; optional head_norm HeadNorm; "
         "write out float [T, H*D]"
     ),
-    reference=int8_rope_cache,
+    reference=rope_cache,
     custom_invoke=_write,
     cases=(
         Case("decode-9x3x64", "int8", rope_inputs(((40, 1),), (9, 3, 64), 16, _INT8, 64)),
@@ -115,7 +88,7 @@ INT8_ATTENTION = Op(
         "q float [T, H*D]; inputs StepInputs; cache Int8Cache; heads Heads; real scale; "
         "integer window; optional sinks float32 [H]; real softcap; write out float [T, H*D]"
     ),
-    reference=int8_attention,
+    reference=attention,
     custom_invoke=_attend,
     cases=(
         _case("first-token", ((0, 1),), (4, 2, 32)),
