@@ -19,6 +19,7 @@ from penstock.config import EngineSettings, LoraSettings
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.engine.load import load_core
+from penstock.engine.saved_weights import SavedWeights
 from penstock.engine.types import AdapterSource, TokenOutput, TokenRequest
 from penstock.engine.weight_orders import (
     ApplyCalibration,
@@ -378,3 +379,30 @@ def test_a_calibration_of_weights_that_are_not_quantized_needs_a_type(
         ask(core, ApplyCalibration())
     assert refused.value.code == "weights_not_quantized"
     assert change(core, ApplyCalibration("int4")).quantization == "int4"
+
+
+def test_a_job_runs_until_its_weights_are_saved_for_a_restart(
+    loaded: Callable[..., EngineCore], llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, saving, released = loaded(llama), threading.Event(), threading.Event()
+    core.weights.saved = SavedWeights(tmp_path)
+    save = SavedWeights.save
+
+    def slow(*arguments: Any) -> None:
+        saving.set()
+        assert released.wait(DEADLINE_S)
+        save(*arguments)
+
+    monkeypatch.setattr(SavedWeights, "save", slow)
+    ask(core, Requantize("int8"))
+    deadline = time.monotonic() + DEADLINE_S
+    while not saving.is_set():
+        assert time.monotonic() < deadline
+        core.step()
+    during = ask(core)
+    released.set()
+    assert during.job is not None and during.job.status == "running"
+    after = wait(core)
+    assert after.job is not None and after.job.status == "done"
+    restored = SavedWeights(tmp_path).restored(EngineSettings(model=str(llama)))
+    assert restored.quantization == "int8"

@@ -221,7 +221,6 @@ class WeightsControl:
             return _Attempt(False, self._adapters.resident())
         old = self._live.install(new)
         self._changed()
-        job.finish("done")
         return _Attempt(True, (), old)
 
     def _switch_adapters(self, new: NewWeights, packed: dict[str, PackedAdapter]) -> bool:
@@ -325,6 +324,7 @@ class _Job:
             self.finish("failed", "the server's log says why")
         else:
             self._remember()
+            self.finish("done")  # after remembering: from now on a restarted engine has them
             del attempt  # frees the old weights, which takes a while, in this thread
 
     def _open(self) -> NewWeights:
