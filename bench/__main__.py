@@ -35,6 +35,7 @@ MODULES: Final = {
     "constraints": "JSON schemas and grammars: valid documents, first mask, cost",
     "embeddings": "sentence embeddings, beside torch",
     "random_model": "write a GGUF file with random weights in the shape of a published model",
+    "encoders": "loss of each type of weights, beside the encoders of llama.cpp",
     "growth": "memory growth over many requests",
     "kv_cache": "decode with each type of KV cache, at several contexts",
     "long_prompt": "short requests while a long prompt is prefilled",
