@@ -97,6 +97,51 @@ SHAPES: Final = {
             "rope.dimension_count": 64,
         },
     ),
+    "qwen3-4b-12-layers": ModelShape(
+        "qwen3",
+        151_936,
+        {
+            "embedding_length": 2560,
+            "block_count": 12,
+            "feed_forward_length": 9728,
+            "attention.head_count": 32,
+            "attention.head_count_kv": 8,
+            "attention.key_length": 128,
+            "attention.value_length": 128,
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            "rope.freq_base": 1e6,
+        },
+        hints={"blk.0.attn_q_norm.weight": (128,)},
+    ),
+    "gpt-oss-20b-4-layers": ModelShape(
+        "gpt-oss",
+        201_088,
+        {
+            "embedding_length": 2880,
+            "block_count": 4,
+            "feed_forward_length": 2880,
+            "attention.head_count": 64,
+            "attention.head_count_kv": 8,
+            "attention.key_length": 64,
+            "attention.value_length": 64,
+            "attention.sliding_window": 128,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "rope.freq_base": 150_000.0,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 32.0,
+            "rope.scaling.original_context_length": 4096,
+            "expert_count": 32,
+            "expert_used_count": 4,
+            "expert_feed_forward_length": 2880,
+        },
+        hints={
+            "output.weight": (201_088, 2880),
+            "blk.0.attn_q.bias": (4096,),
+            "blk.0.attn_k.bias": (512,),
+            "blk.0.attn_v.bias": (512,),
+            "blk.0.attn_output.bias": (2880,),
+        },
+    ),
     "qwen3-30b-a3b-4-layers": ModelShape(
         "qwen3moe",
         151_936,
@@ -288,6 +333,8 @@ def _writer(shape: ModelShape, source: gguf.GGUFReader, path: Path) -> gguf.GGUF
             writer.add_array(name, value)
         elif isinstance(value, bool):
             writer.add_bool(name, value)
+        elif isinstance(value, str):
+            writer.add_string(name, value)
         elif isinstance(value, float):
             writer.add_float32(name, value)
         else:
