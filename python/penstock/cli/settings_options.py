@@ -79,7 +79,7 @@ ENGINE_OPTIONS: Final = (
             "imatrix",
             ("--imatrix",),
             str,
-            "Importance matrix for --quantization, a GGUF file as llama-imatrix writes it.",
+            "Importance matrix for --quantization: a file of llama-imatrix, GGUF or older.",
             "all columns count the same",
             "FILE",
         ),

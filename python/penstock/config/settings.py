@@ -87,7 +87,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
       `quantization`: quantize float weights while loading. "int8" and "int4" apply to the layers,
       with 8 bits for the embedding and the output projection; "fp8" (GPU) applies to the layers
       only.
-      `imatrix`: an importance matrix, in the GGUF form of llama.cpp, for `quantization`.
+      `imatrix`: an importance matrix, in either form of llama.cpp, for `quantization`.
       `tool_call_parser`: format of the model's tool calls; None: detected from the chat template.
       `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`: used for requests that do not
       set them; None: the model's defaults.

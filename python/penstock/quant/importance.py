@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.kernels.column_squares import ColumnSquares
-from penstock.kernels.weights import Dense
 from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.gguf.gguf_layout import ALIGNMENT, GgufLayout, NewTensor, pair
 
@@ -25,6 +24,9 @@ SUMS: Final = ".in_sum2"
 COUNTS: Final = ".counts"
 CHUNK_SIZE: Final = 512
 """The number of tokens of a chunk of calibration text, as llama.cpp's default."""
+MAX_MEAN: Final = 1e20
+MAX_COUNT: Final = 1e15
+"""Far more than the inputs of any model have. Squared errors times 1e20 fit float32."""
 
 
 @dataclass(frozen=True)
@@ -99,16 +101,29 @@ def _read_squares(file: GgufFile, name: str) -> ColumnSquares:
     if name + COUNTS not in file.tensors:
         raise ModelError(f"{file.path}: {name}{COUNTS}: is missing")
     sums, counts = file.flattened(name + SUMS), file.flattened(name + COUNTS)
-    if not (_are_sums(sums) and _are_sums(counts)):
-        raise ModelError(f"{file.path}: {name}: sums and counts must be finite and not negative")
+    if sums.dtype != "f32" or counts.dtype != "f32":
+        raise ModelError(f"{file.path}: {name}: sums and counts must be float32")
     if counts.shape != (sums.shape[0], 1):
         raise ModelError(f"{file.path}: {name}{COUNTS}: expected {sums.shape[0]} counts")
+    return checked_squares(file.path, name, sums.data, counts.data[:, 0])
+
+
+def checked_squares(
+    path: Path, name: str, sums: npt.NDArray[np.generic], counts: npt.NDArray[np.generic]
+) -> ColumnSquares:
+    """Return sums [E, C] and counts [E] that were read from the file `path`. Raises ModelError that
+    names the tensor if they are no sums of squares, or so large that quantization would not be
+    finite."""
+    wide = sums.astype(np.float64), counts.astype(np.float64)
+    if not all((np.isfinite(values) & (values >= 0)).all() for values in wide):
+        raise ModelError(f"{path}: {name}: sums and counts must be finite and not negative")
+    largest = max(float((wide[0] / np.maximum(wide[1], 1)[:, None]).max(initial=0)), 0.0)
+    if largest > MAX_MEAN or wide[1].max(initial=0) > MAX_COUNT:
+        raise ModelError(
+            f"{path}: {name}: a mean square is {largest:g} of {wide[1].max(initial=0):g} inputs; at"
+            f" most {MAX_MEAN:g} of {MAX_COUNT:g} are possible"
+        )
     squares = ColumnSquares(*sums.shape)
-    squares.sums += sums.data.astype(np.float64)
-    squares.counts += counts.data[:, 0].astype(np.int64)
+    squares.sums += wide[0]
+    squares.counts += wide[1].astype(np.int64)
     return squares
-
-
-def _are_sums(part: Dense) -> bool:
-    values = part.data.astype(np.float64)
-    return part.dtype == "f32" and bool((np.isfinite(values) & (values >= 0)).all())

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.kernels.column_squares import ColumnSquares
-from penstock.quant.importance import ImportanceMatrix
+from penstock.quant.importance import ImportanceMatrix, checked_squares
 from penstock.quant.mapped_file import MappedFile
 
 MAX_ENTRIES: Final = 1 << 16
@@ -33,11 +33,12 @@ def importance_rows(
     matrix: ImportanceMatrix, name: str, num_matrices: int, columns: int
 ) -> npt.NDArray[np.float32] | None:
     """Return the importances of a tensor, one row per matrix of a stack, or None without an entry.
-    Raises ModelError if the entry has another number of values."""
+    The older format has the rows of a stack as one. Raises ModelError if the entry is of a tensor
+    of another shape."""
     means = matrix.importance(name)
     if means is None:
         return None
-    if means.size != num_matrices * columns:
+    if means.shape not in ((num_matrices, columns), (1, num_matrices * columns)):
         raise ModelError(
             f"importance matrix: {name}: {means.size} values, but the tensor has"
             f" {num_matrices * columns} columns; it is of another model"
@@ -65,12 +66,9 @@ class _Legacy:
             calls = self._integer(f"{name}: the number of calls", 2**31)
             values = self._integer(f"{name}: the number of values", 2**31)
             sums = np.frombuffer(self._take(4 * values, name), "<f4")
-            if not np.isfinite(sums).all() or sums.min(initial=0) < 0:
-                raise ModelError(f"{self._file.path}: {name}: sums must be finite and not negative")
             # The format does not tell how many experts a layer has.
-            found[name] = ColumnSquares(1, values)
-            found[name].sums += sums
-            found[name].counts += max(calls, 1)
+            counts = np.array([max(calls, 1)])
+            found[name] = checked_squares(self._file.path, name, sums[None], counts)
         return found
 
     def _integer(self, what: str, limit: int) -> int:

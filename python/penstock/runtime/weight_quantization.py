@@ -16,6 +16,7 @@ from penstock.config.weight_types import (
     parse_weight_type,
 )
 from penstock.quant.importance import ImportanceMatrix
+from penstock.quant.importance_file import read_importance
 
 
 def with_known_quantization(settings: EngineSettings) -> EngineSettings:
@@ -53,7 +54,7 @@ def importance_of(settings: EngineSettings) -> ImportanceMatrix | None:
         return None
     if settings.quantization is None:
         raise ModelError("imatrix is set, which needs quantization to be set too")
-    return ImportanceMatrix.read(Path(settings.imatrix))
+    return read_importance(Path(settings.imatrix))
 
 
 def refuse_on_cpu(settings: EngineSettings) -> None:

@@ -3,6 +3,8 @@ use."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -11,11 +13,13 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.kernels.column_squares import ColumnSquares
+from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import TensorNames
 from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.families import registry
 from penstock.quant.importance import ImportanceMatrix
+from penstock.quant.importance_file import importance_rows
 
 _ROLES: Final = (
     *("q", "k", "v", "output", "gate", "up", "down"),
@@ -61,17 +65,24 @@ def importance_by_tensor(
     matrix: ImportanceMatrix, names: TensorNames, spec: DecoderSpec
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Return the importance [E, C] of each tensor of a checkpoint that `matrix` has sums for.
-    Raises ModelError if `matrix` is of a model with other sizes."""
-    existing = expected_shapes(names, spec)
+    Raises ModelError if `matrix` is of a model with other sizes or other names."""
+    shapes = expected_shapes(names, spec)
     found: dict[str, npt.NDArray[np.float32]] = {}
     for own, other in matrix_pairs(names, spec):
-        means = matrix.importance(other)
-        if means is None:
-            continue
-        if "{}" not in own:
-            found[own] = means
-            continue
-        if own.format(len(means) - 1) not in existing or own.format(len(means)) in existing:
-            raise ModelError(f"importance matrix: {other}: it has {len(means)} experts")
-        found |= {own.format(expert): row[None] for expert, row in enumerate(means)}
+        experts = _expert_tensors(own, shapes) if "{}" in own else [own]
+        *stacked, _, columns = shapes[experts[0]]
+        count = len(experts) * math.prod(stacked)
+        rows = importance_rows(matrix, other, count, columns)
+        if rows is not None:
+            found |= zip(experts, np.split(rows, len(experts)), strict=True)
+    if matrix.squares and not found:
+        raise ModelError(
+            "importance matrix: none of its names is a matrix of this model; the first is"
+            f" {min(matrix.squares)}"
+        )
     return found
+
+
+def _expert_tensors(name: str, shapes: Mapping[str, Shape]) -> list[str]:
+    """Return the names of the tensors of all experts. {} in `name` is the number of an expert."""
+    return list(itertools.takewhile(shapes.__contains__, map(name.format, itertools.count())))
