@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Sequence
 
@@ -19,9 +18,9 @@ from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.cpu.transformers_architecture import unknown_architecture
 from penstock.tune.candidates import Remarks, Tried, try_types
 from penstock.tune.choice import choose
-from penstock.tune.fitting import Fitting
 from penstock.tune.image_sizes import fit_images
-from penstock.tune.machine import Machine, Sizes
+from penstock.tune.machine import Machine
+from penstock.tune.recommended_settings import recommend, serve_command
 from penstock.tune.types import (
     DEFAULT_BATCH,
     DEFAULT_CONTEXT,
@@ -80,7 +79,7 @@ def tune(
     else:
         place = machine.device if request.cpu else base.device
         named = RecommendedSettings(model=base.model, device=place)
-        recommended = _recommend(tried[chosen], context, named, remarks)
+        recommended = recommend(tried[chosen], context, named, remarks)
         picked = msgspec.structs.replace(tried[chosen].candidate, recommended=True)
         tried[chosen] = Tried(picked, tried[chosen].fitting, tried[chosen].others)
     _note_method(tried, machine, settings, remarks)
@@ -115,25 +114,6 @@ def dtype_of(name: str | None) -> str:
     return DTYPES[lowered]
 
 
-def serve_command(settings: RecommendedSettings) -> str:
-    """Return the `penstock serve` command with these settings."""
-    options = {
-        "--device": (settings.device, "auto"),
-        "--dtype": (settings.dtype, "auto"),
-        "--quantization": (settings.quantization, None),
-        "--kv-cache-dtype": (settings.kv_cache_dtype, "auto"),
-        "--max-model-len": (settings.max_model_len, None),
-        "--max-num-seqs": (settings.max_num_seqs, None),
-        "--kv-cache-memory": (settings.kv_cache_memory_mb, None),
-        "--encoder-cache-memory": (settings.encoder_cache_mb, None),
-    }
-    words = ["penstock", "serve", settings.model]
-    for flag, (value, default) in options.items():
-        if value != default:
-            words += [flag, str(value)]
-    return shlex.join(words)
-
-
 def _refuse_other_kinds(files: ModelFiles) -> None:
     """Raise InvalidRequest for a model that is not served by a decoder of this engine."""
     kind = model_kind(files)
@@ -158,50 +138,6 @@ def _context(wanted: int | None, model: LoadedModel, remarks: Remarks) -> int:
     if wanted is not None and asked > most:
         remarks.warnings.append(f"max_seq_len is {asked}; the context of the model is {most}")
     return min(asked, most)
-
-
-def _recommend(
-    tried: Tried, context: int, named: RecommendedSettings, remarks: Remarks
-) -> RecommendedSettings:
-    """Return `named` with the settings for a candidate: with the default KV cache if the context
-    fits in it, or else with the type in which it does, or else with the greatest context."""
-    candidate, fitting = tried.candidate, tried.fitting
-    if candidate.fit_status != "fits":
-        smaller = [one for one in tried.others if one.fits_context(context)]
-        if smaller:
-            fitting = smaller[0]
-            remarks.warnings.append(
-                f"a context of {context} fits only with a KV cache of"
-                f" {fitting.settings.kv_cache_dtype}"
-            )
-        else:
-            fewer = candidate.max_context_tokens
-            remarks.warnings.append(
-                f"a context of {context} does not fit; the recommended settings have {fewer}"
-            )
-            context = fewer
-    return _settings(fitting, context, named)
-
-
-def _settings(fitting: Fitting, context: int, named: RecommendedSettings) -> RecommendedSettings:
-    rows = fitting.most_rows(context)
-    sizes = fitting.sizes(context, rows)
-    if not fitting.fits(sizes):  # the cache has room for the contexts alone
-        sizes = Sizes(context, rows, fitting.batch * context)
-    chosen = fitting.settings_for(sizes)
-    defaults = EngineSettings()
-    return msgspec.structs.replace(
-        named,
-        dtype=chosen.dtype,
-        quantization=chosen.quantization,
-        kv_cache_dtype=chosen.kv_cache_dtype,
-        max_model_len=context,
-        max_num_seqs=rows,
-        kv_cache_memory_mb=chosen.kv_cache_memory_mb,
-        encoder_cache_mb=None
-        if chosen.encoder_cache_mb == defaults.encoder_cache_mb
-        else chosen.encoder_cache_mb,
-    )
 
 
 def _revision_warning(revision: str | None, model: str) -> str:

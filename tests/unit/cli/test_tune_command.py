@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from penstock.cli import main as cli
 from penstock.cli.main import app
-from penstock.cli.tune import config_text
 from penstock.config.load_settings import load_engine
+from penstock.tune.recommended_settings import settings_file
 from penstock.tune.types import RecommendedSettings
 from tests.support.checkpoints.small_llama import CONTEXT, write_small_llama
 from tests.support.servers.server_process import serving_process, write_servable_model
@@ -80,7 +80,7 @@ def test_a_model_that_does_not_exist_is_one_line(
 def test_a_settings_file_is_valid_whatever_the_name_of_the_model(tmp_path: Path) -> None:
     name = 'a "quoted" name\\with\ttabs\x7f and é'
     settings = RecommendedSettings(model=name, quantization="int4", max_num_seqs=7)
-    (tmp_path / "c.toml").write_text(config_text(settings), encoding="utf-8")
+    (tmp_path / "c.toml").write_text(settings_file(settings), encoding="utf-8")
     loaded = load_engine({}, file=tmp_path / "c.toml")
     assert (loaded.model, loaded.quantization, loaded.max_num_seqs) == (name, "int4", 7)
     assert loaded.kv_cache_dtype == "auto"

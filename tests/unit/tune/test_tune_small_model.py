@@ -19,7 +19,7 @@ from penstock.tune import tune as tuning
 from penstock.tune.cpu_machine import CpuMachine
 from penstock.tune.fitting import greatest
 from penstock.tune.job import TuneJob, run_job
-from penstock.tune.tune import serve_command
+from penstock.tune.recommended_settings import serve_command
 from penstock.tune.types import (
     RecommendedSettings,
     SpeedEstimate,
