@@ -13,6 +13,7 @@ import pytest
 from penstock.config import EngineSettings
 from penstock.tune import process as tune_process
 from penstock.tune.outcome import TuneJob
+from penstock.tune.types import TuneModelRequest
 from tests.support.checkpoints.small_llama import CONTEXT, write_small_llama
 from tests.support.servers.http_server import MODEL, Serving, serving
 
@@ -155,6 +156,34 @@ async def test_requests_wait_for_each_other_and_too_many_are_refused(
     answers = await asyncio.gather(*asking)
     assert sorted(one.status_code for one in answers) == [429, 429, 503, 503, 503, 503, 503]
     assert len(child.jobs) == 5
+
+
+ASKED: dict[str, Any] = {
+    "model_id": MODEL,
+    "profile": "fast",
+    "cpu": True,
+    "dtype": "f32",
+    "hf_revision": "v2",
+    "max_batch_size": 3,
+    "max_image_length": 56,
+    "max_num_images": 2,
+    "max_seq_len": 99,
+    "requested_isq": "Q4K",
+    "token_source": "literal:hf_x",
+}
+
+
+async def test_every_field_reaches_the_job_and_null_means_absent(
+    server: Serving, child: Child
+) -> None:
+    child.finish.set()
+    child.output = b""
+    bare = {"model_id": MODEL}
+    for fields in (ASKED, dict.fromkeys(ASKED) | bare, bare):
+        await server.http.post(URL, json=fields)
+    whole, nulls, absent = (job.request for job in child.jobs)
+    assert msgspec.structs.asdict(whole) == ASKED
+    assert nulls == absent == TuneModelRequest(MODEL)
 
 
 async def test_the_job_has_the_settings_and_the_memory_of_the_engine(
