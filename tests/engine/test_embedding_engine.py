@@ -15,6 +15,7 @@ from penstock.base.errors import (
     ContextLengthExceeded,
     EngineFault,
     InvalidRequest,
+    ModelError,
     Overloaded,
     ServiceError,
 )
@@ -68,6 +69,12 @@ def test_engine_tells_the_memory_of_its_formula(folder: Path) -> None:
     assert round(core.info.memory_bytes / 2**20) == round(total_mib)
     assert core.info.memory_bytes > core.info.weight_bytes > 0
     core.close()
+
+
+@pytest.mark.parametrize("cache", ["int8", "f8e4m3"])
+def test_an_8_bit_cache_is_refused_by_name(folder: Path, cache: str) -> None:
+    with pytest.raises(ModelError, match=f"kv_cache_dtype is {cache}; for an embedding model"):
+        core_of(folder, kv_cache_dtype=cache)
 
 
 async def collect(stream: AsyncIterator[EmbedOutput]) -> np.ndarray:

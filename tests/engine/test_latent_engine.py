@@ -22,6 +22,7 @@ from scheduled_requests import (
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.peft_folder import read_adapter
+from penstock.base.errors import ModelError
 from penstock.config import LoraSettings
 from penstock.models.families.registry import spec_of_folder
 from penstock.runtime import CpuRuntime
@@ -58,6 +59,11 @@ def answers_alone(native: CpuRuntime) -> Outcome:
         poison(native)
         answers += generate(native, scheduler_of(native, prefix_caching=False), [request]).answers
     return Outcome(answers, [], 0)
+
+
+def test_an_8_bit_cache_is_refused_by_name(base: Path) -> None:
+    with pytest.raises(ModelError, match="kv_cache_dtype is int8; for a model with latent atten"):
+        start(base, lora=None, kv_cache_dtype="int8")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -84,6 +84,13 @@ def test_speculation_is_refused(folder: Path) -> None:
         load_core(settings)
 
 
+@pytest.mark.parametrize("cache", ["int8", "f8e4m3"])
+def test_an_8_bit_cache_is_refused_by_name(folder: Path, cache: str) -> None:
+    settings = EngineSettings(model=str(folder), threads=2, kv_cache_dtype=cache)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=f"kv_cache_dtype is {cache}; for Whisper"):
+        load_core(settings)
+
+
 async def test_quantized_model_transcribes(folder: Path) -> None:
     settings = EngineSettings(model=str(folder), threads=2, quantization="int8")
     engine = await LocalEngine.start(settings)

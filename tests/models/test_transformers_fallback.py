@@ -243,6 +243,8 @@ def test_settings_that_need_a_family_are_refused(tmp_path: Path) -> None:
     for subject, options in refused.items():
         with pytest.raises(ModelError, match=f"{subject} not supported for OlmoForCausalLM"):
             start(tmp_path, **options)
+    with pytest.raises(ModelError, match="kv_cache_dtype is int8; for a model of transformers"):
+        start(tmp_path, kv_cache_dtype="int8")
 
 
 def test_pickled_weights_are_never_read(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def plan_memory(
         scale_bytes=scale_bytes,
     )
     if scale_bytes and any(size is not None and size.latent for size in spec.caches):
-        refuse_int8_cache(settings, "a model with latent attention")
+        refuse_8_bit_cache(settings, "a model with latent attention")
     wanted_context = min(settings.max_model_len or spec.max_model_len, spec.max_model_len)
     blocks = _wanted_blocks(settings, wanted_context, one_block)
     adapters = lora_bytes(spec, settings, available_bytes)
@@ -205,10 +205,12 @@ def cache_type_bytes(settings: EngineSettings) -> tuple[int, int]:
     return {"f32": (4, 0), "f16": (2, 0), "int8": (1, 4)}[name]
 
 
-def refuse_int8_cache(settings: EngineSettings, model: str) -> None:
-    """Raise ModelError if the settings ask for an int8 cache, which `model` cannot have."""
-    if settings.kv_cache_dtype == "int8":
-        raise ModelError(f"kv_cache_dtype is int8; for {model} it must be auto, f16 or f32")
+def refuse_8_bit_cache(settings: EngineSettings, model: str) -> None:
+    """Raise ModelError if the settings ask for an 8-bit cache, which `model` cannot have."""
+    if settings.kv_cache_dtype in ("int8", "f8e4m3"):
+        raise ModelError(
+            f"kv_cache_dtype is {settings.kv_cache_dtype}; for {model} it must be auto, f16 or f32"
+        )
 
 
 def _wanted_blocks(settings: EngineSettings, max_model_len: int, one_block: CacheShape) -> int:

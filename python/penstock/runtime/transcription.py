@@ -23,8 +23,8 @@ from penstock.runtime.memory import (
     HISTORY_BYTES,
     MemoryPlan,
     cache_type_bytes,
+    refuse_8_bit_cache,
     refuse_excess,
-    refuse_int8_cache,
 )
 from penstock.runtime.protocol import Masks, RuntimeInfo
 from penstock.runtime.row_table import RowTable
@@ -242,7 +242,7 @@ def _max_samples(sizes: StepSizes) -> int:
 
 
 def _cache_shape(spec: WhisperSpec, settings: EngineSettings, tokens: int, rows: int) -> CacheShape:
-    refuse_int8_cache(settings, "Whisper")
+    refuse_8_bit_cache(settings, "Whisper")
     return CacheShape.uniform(
         blocks=rows * -(-tokens // settings.block_size),
         block_size=settings.block_size,

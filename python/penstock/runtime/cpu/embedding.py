@@ -44,8 +44,8 @@ from penstock.runtime.memory import (
     MemoryPlan,
     lora_buffer_bytes,
     lora_bytes,
+    refuse_8_bit_cache,
     refuse_excess,
-    refuse_int8_cache,
 )
 
 Floats = npt.NDArray[np.float32]
@@ -274,7 +274,7 @@ def plan_embedding(
     The KV cache holds the tokens of one step for one layer. `plan_memory` describes the memory
     limit of adapters. Raises ModelError with the numbers if the model does not fit.
     """
-    refuse_int8_cache(settings, "an embedding model")
+    refuse_8_bit_cache(settings, "an embedding model")
     spec = model.spec
     wanted = settings.max_model_len or min(
         model.pooler.max_tokens or DEFAULT_MAX_CONTEXT, DEFAULT_MAX_CONTEXT

@@ -19,7 +19,7 @@ from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cpu.kv_cache import KvCache
 from penstock.runtime.cpu.native_sampling import NativeSampling
 from penstock.runtime.cpu.transformers_architecture import ForeignModel
-from penstock.runtime.memory import MemoryPlan, refuse_int8_cache
+from penstock.runtime.memory import MemoryPlan, refuse_8_bit_cache
 
 ATTENTION: Final = "penstock_paged"
 _CHECKED_LENGTHS: Final = (5, 9)
@@ -59,7 +59,7 @@ class TransformersBackend(NativeSampling):
         threads = settings.threads or available_cores()
         torch.set_num_threads(threads)
         self._where = f"{folder}: {foreign.architecture}"
-        refuse_int8_cache(settings, "a model of transformers")
+        refuse_8_bit_cache(settings, "a model of transformers")
         self._ops = NativeOps.eager(Pool(threads))
         self._pool = KvCache(memory.cache)
         self._heads = (foreign.spec.num_heads, foreign.spec.num_kv_heads, foreign.spec.head_dim)

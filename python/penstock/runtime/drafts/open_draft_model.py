@@ -18,7 +18,7 @@ from penstock.runtime.drafts.draft_model import DraftModel
 from penstock.runtime.drafts.memory import NO_DRAFTER, DrafterMemory
 from penstock.runtime.drafts.vocabulary import check_vocabulary
 from penstock.runtime.media_memory import NO_MEDIA
-from penstock.runtime.memory import MemoryPlan, buffer_bytes
+from penstock.runtime.memory import MemoryPlan, buffer_bytes, refuse_8_bit_cache
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.state_memory import NO_STATES
 from penstock.runtime.weight_bytes import weight_bytes
@@ -90,7 +90,8 @@ def open_draft_model(
 ) -> OpenedDraftModel:
     """Return the draft model in `draft_files` for the target `model`, whose files are `files`.
 
-    Raises ModelError if it cannot be read, has recurrent layers or has another vocabulary.
+    Raises ModelError if it cannot be read, has recurrent layers or another vocabulary, or has
+    latent attention while the settings ask for an 8-bit cache.
     """
     draft = load_model(draft_files, settings.dtype, form=weight_form(settings))
     if draft.spec.is_recurrent:
@@ -98,6 +99,8 @@ def open_draft_model(
             f"draft_model {draft.model_id}: it has recurrent layers, whose state cannot go back to"
             " an earlier token; a draft model must have only attention layers"
         )
+    if any(size is not None and size.latent for size in draft.spec.caches):
+        refuse_8_bit_cache(settings, f"the draft model {draft.model_id} with latent attention")
     check_vocabulary(files, model.spec.vocab_size, draft_files, draft.spec.vocab_size)
     return OpenedDraftModel(
         model=replace(draft, media_spec=None, media=()),

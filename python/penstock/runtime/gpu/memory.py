@@ -21,7 +21,7 @@ from penstock.runtime.gpu.memory_terms import (
     work_bytes,
 )
 from penstock.runtime.mebibytes import MIB, mib
-from penstock.runtime.memory import lora_bytes, ngram_index_bytes
+from penstock.runtime.memory import lora_bytes, ngram_index_bytes, refuse_8_bit_cache
 from penstock.runtime.state_memory import NO_STATES, StateMemory, state_memory
 from penstock.scheduler import step_token_limit
 
@@ -261,11 +261,8 @@ def _refuse_cache_type(spec: DecoderSpec, settings: EngineSettings) -> None:
     """Raise ModelError if the caches of the model do not exist in the type that the settings
     name."""
     latent = any(size is not None and size.latent for size in spec.caches)
-    if latent and settings.kv_cache_dtype == "f8e4m3":
-        raise ModelError(
-            "kv_cache_dtype is f8e4m3; for a model with latent attention it must be auto, f16 or"
-            " f32"
-        )
+    if latent:
+        refuse_8_bit_cache(settings, "a model with latent attention")
 
 
 def cache_item_bytes(settings: EngineSettings) -> int:

@@ -31,6 +31,7 @@ from penstock.runtime.gpu.media import all_finite, kept_rows, launching
 from penstock.runtime.gpu.memory import FIXED_BYTES, SHARE
 from penstock.runtime.gpu.sampler import CpuSampler
 from penstock.runtime.media import TowerMedia
+from penstock.runtime.memory import refuse_8_bit_cache
 from penstock.runtime.transcription import (
     TranscriptionRuntime,
     TranscriptionSizes,
@@ -79,8 +80,7 @@ def refuse_on_gpu(settings: EngineSettings) -> None:
             raise ModelError(f"{name} is {given}; for Whisper it must be {wanted}")
     if settings.quantization == "fp8":
         raise ModelError("quantization is fp8; for Whisper it must be int8 or int4")
-    if settings.kv_cache_dtype == "f8e4m3":
-        raise ModelError("kv_cache_dtype is f8e4m3; for Whisper it must be auto, f16 or f32")
+    refuse_8_bit_cache(settings, "Whisper")
 
 
 class TorchTranscription:
