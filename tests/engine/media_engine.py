@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scheduled_requests import poison_caches
 
 from penstock.config import EngineSettings, LoraSettings
 from penstock.dialog import Sampling
@@ -188,9 +189,7 @@ def run(core: EngineCore, requests: list[TokenRequest]) -> dict[str, Answer]:
 
 def poison(runtime: CpuRuntime) -> None:
     """Fill the KV cache with NaN, so that whatever is read before it is written shows."""
-    for cache in runtime._backend.caches:  # type: ignore[attr-defined]
-        cache.keys[...] = np.nan
-        cache.values[...] = np.nan
+    poison_caches(runtime._backend.caches)  # type: ignore[attr-defined]
 
 
 def bits(answers: dict[str, Answer]) -> dict[str, tuple[list[Any], list[Any]]]:

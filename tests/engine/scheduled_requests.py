@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -78,13 +79,18 @@ def poison(runtime: CpuRuntime) -> None:
     """NaN in all of the cache and in all recurrent states: whatever is read before it is written
     shows."""
     backend: Any = runtime._backend
-    for cache in backend.caches:
+    poison_caches(backend.caches)
+    for array in state_arrays(backend):
+        array[...] = np.nan
+
+
+def poison_caches(caches: Iterable[Any]) -> None:
+    """NaN in all keys and values; None is a layer without a cache."""
+    for cache in caches:
         if cache is None:
             continue
         for array in (cache.keys, cache.values):  # -1: NaN scales of an int8 cache
             array[...] = -1 if str(array.dtype).endswith("int8") else np.nan
-    for array in state_arrays(backend):
-        array[...] = np.nan
 
 
 def state_arrays(backend: Any) -> list[Any]:

@@ -87,14 +87,16 @@ def test_an_adapter_on_integers_is_as_near_to_merged_weights_as_the_base_is(
         assert error(slot, start(merged, dtype="f32", lora=None)) < 2 * bare
 
 
-@pytest.fixture(scope="module", params=["auto", "f32", "Q4_1"])
+@pytest.fixture(scope="module", params=["auto", "f32", "Q4_1", "int8 cache"])
 def native(
     request: pytest.FixtureRequest, base: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CpuRuntime]:
-    """float16, float32 and integer weights."""
+    """float16, float32 and integer weights, and float16 weights with an int8 cache."""
     folder = tmp_path_factory.mktemp("native")
     if request.param == "Q4_1":
         runtime = start(write_quantized(folder, "Q4_1")[0])
+    elif request.param == "int8 cache":
+        runtime = start(base, kv_cache_dtype="int8")
     else:
         runtime = start(base, dtype=request.param)
     yield with_adapters(runtime, folder)

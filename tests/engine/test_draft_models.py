@@ -18,11 +18,14 @@ from penstock.runtime.drafts.load import refuse_drafter_on_gpu
 from penstock.scheduler import NO_ADAPTER, Scheduler, SchedulerGauges
 from penstock.scheduler.ngram_speculation import NgramSpeculator
 from tests.support.checkpoints.small_hybrid import write_small_hybrid
-from tests.support.checkpoints.small_llama import VOCAB, write_small_llama
+from tests.support.checkpoints.small_latent import write_small_latent
+from tests.support.checkpoints.small_llama import HEAD_DIM, VOCAB, write_small_llama
 
 FREE, GREEDY = Sampling(temperature=1.0), Sampling(temperature=0.0)
 NARROW = Sampling(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02)
 BIASED = Sampling(temperature=0.9, logit_bias={3: 2.0, 5: -9.0})
+CACHES = ("auto", "int8")
+"""The types of the KV caches of target and draft model."""
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +103,9 @@ def test_drafts_of_an_unlike_model_are_rejected_and_stop(
     runtime.close()
 
 
-@pytest.fixture(scope="module")
-def drafted(base: Path) -> Iterator[CpuRuntime]:
-    runtime = start(base, lora=None, draft_model=str(base))
+@pytest.fixture(scope="module", params=CACHES)
+def drafted(request: pytest.FixtureRequest, base: Path) -> Iterator[CpuRuntime]:
+    runtime = start(base, lora=None, draft_model=str(base), kv_cache_dtype=request.param)
     yield runtime
     runtime.close()
 
@@ -167,10 +170,12 @@ def test_prompts_longer_than_the_draft_model_may_catch_up_with_in_a_step(
     runtime.close()
 
 
+@pytest.mark.parametrize("cache", CACHES)
 def test_rows_with_adapters_draft_with_the_base_of_the_draft_model(
-    base: Path, tmp_path: Path, no_ngrams: None
+    base: Path, tmp_path: Path, no_ngrams: None, cache: str
 ) -> None:
-    runtime = with_adapters(start(base, draft_model=str(base)), tmp_path)
+    started = start(base, draft_model=str(base), kv_cache_dtype=cache)
+    runtime = with_adapters(started, tmp_path)
     asked, slots = fresh(), [0, NO_ADAPTER, 3, 1]
     plain = generate(runtime, scheduler_of(runtime), asked, slots).answers
     scheduler = speculating(runtime)
@@ -224,6 +229,40 @@ def test_a_smaller_padded_vocabulary_serves(tmp_path: Path, no_ngrams: None) -> 
     gauges = drafts_of(runtime, [Request((VOCAB - 1, 5, VOCAB - 3), 40, biased), *fresh()[:1]])
     assert gauges.draft_model_draft_tokens > 0
     runtime.close()
+
+
+def test_a_draft_model_with_latents_is_refused_for_an_8_bit_cache(
+    base: Path, tmp_path: Path, no_ngrams: None
+) -> None:
+    latent = write_small_latent(tmp_path / "latent", vocab_size=VOCAB)
+    runtime = start(base, lora=None, draft_model=str(latent))
+    assert drafts_of(runtime, fresh(20)[:1]).draft_model_draft_tokens > 0
+    runtime.close()
+    with pytest.raises(ModelError, match="int8; for the draft model latent with latent attention"):
+        start(base, lora=None, draft_model=str(latent), kv_cache_dtype="int8")
+
+
+def test_the_cache_of_the_draft_model_is_in_the_memory_formula(base: Path) -> None:
+    sizes = {}
+    for cache in CACHES:
+        plain, drafted = (
+            start(base, lora=None, kv_cache_dtype=cache, **options)
+            for options in ({"speculative_algorithm": "ngram"}, {"draft_model": str(base)})
+        )
+        backends: list[Any] = [drafted._backend, drafted._drafter._backend]  # type: ignore[union-attr]
+        sizes[cache] = [
+            sum(part.nbytes for one in backend.caches for part in (one.keys, one.values))
+            for backend in backends
+        ]
+        more = drafted.info.memory_bytes - plain.info.memory_bytes
+        assert more > sizes[cache][1]
+        sizes[cache].append(more - sizes[cache][1])
+        plain.close()
+        drafted.close()
+    assert sizes["auto"][0] == sizes["auto"][1]
+    assert sizes["int8"][0] == sizes["int8"][1]
+    assert sizes["int8"][0] * 2 * HEAD_DIM == sizes["auto"][0] * (HEAD_DIM + 4)
+    assert sizes["auto"][2] == sizes["int8"][2], "weights and buffers do not depend on the cache"
 
 
 def test_a_drafter_is_refused_where_it_cannot_run(folder: Path, base: Path) -> None:

@@ -54,6 +54,20 @@ def runtime(saved: Saved) -> Iterator[CpuRuntime]:
     started.close()
 
 
+@pytest.fixture(scope="module", params=["f32", "int8"])
+def cached(request: pytest.FixtureRequest, saved: Saved) -> Iterator[CpuRuntime]:
+    """A runtime whose assistant reads a float32 or an int8 cache."""
+    started = start(
+        saved.target,
+        lora=None,
+        dtype="f32",
+        draft_model=str(saved.assistant),
+        kv_cache_dtype=request.param,
+    )
+    yield started
+    started.close()
+
+
 def speculating(runtime: CpuRuntime, **options: Any) -> Scheduler:
     """Return a scheduler for which a token costs a hundredth of a step's fixed second."""
     scheduler = scheduler_of(runtime, speculation=True, **options)
@@ -118,12 +132,12 @@ def test_the_reference_kernels_propose_the_same(saved: Saved) -> None:
     [{}, {"max_num_batched_tokens": 21}, {"num_blocks": 10, "max_num_batched_tokens": 50}],
     ids=["batched", "chunked", "preempted"],
 )
-def test_drafts_change_no_answer(runtime: CpuRuntime, options: dict[str, int]) -> None:
+def test_drafts_change_no_answer(cached: CpuRuntime, options: dict[str, int]) -> None:
     requests = requests_over(VOCAB, 100)
-    expected = generate(runtime, scheduler_of(runtime, prefix_caching=False), requests).answers
-    scheduler = speculating(runtime, **options)
+    expected = generate(cached, scheduler_of(cached, prefix_caching=False), requests).answers
+    scheduler = speculating(cached, **options)
     for _ in range(2):  # the second time with cached prefixes
-        assert generate(runtime, scheduler, requests).answers == expected
+        assert generate(cached, scheduler, requests).answers == expected
     gauges = scheduler.gauges()
     assert gauges.draft_model_draft_tokens > 0
     assert (gauges.preemptions > 0) == ("num_blocks" in options)

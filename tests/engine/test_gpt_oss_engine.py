@@ -50,10 +50,13 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.fixture(scope="module", params=["mxfp4 auto", "gguf auto", "floats f32"])
+@pytest.fixture(
+    scope="module",
+    params=["mxfp4 auto auto", "gguf auto auto", "floats f32 auto", "mxfp4 auto int8"],
+)
 def native(request: pytest.FixtureRequest, paths: dict[str, Path]) -> Iterator[CpuRuntime]:
-    form, dtype = request.param.split()
-    runtime = start(paths[form], dtype=dtype, lora=None)
+    form, dtype, cache = request.param.split()
+    runtime = start(paths[form], dtype=dtype, kv_cache_dtype=cache, lora=None)
     yield runtime
     runtime.close()
 

@@ -11,6 +11,7 @@ from scheduled_requests import Outcome, PlanAndCalls, Request, generate, poison,
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, read_environment
+from penstock.dialog import Sampling
 from penstock.models.hub.sources import files_at, resolve_model
 from penstock.runtime import CpuRuntime, start_runtime
 from penstock.runtime.row_table import RowTable
@@ -109,6 +110,17 @@ def test_a_cached_prefix_changes_no_answer(native: CpuRuntime, answers_alone: Ou
     assert again.cached_tokens == [
         (len(request.prompt) - 1) // BLOCK * BLOCK for request in requests
     ]
+
+
+def test_choices_of_one_prompt_share_its_blocks_and_change_no_answer(native: CpuRuntime) -> None:
+    prompt = requests_over(VOCAB, 100)[2].prompt
+    choices = [Request(prompt, 20, Sampling(temperature=1.0), seed=seed) for seed in range(4)]
+    right = alone(native, choices).answers
+    assert len({tuple(token for token, _, _ in answer) for answer in right}) == len(choices)
+    poison(native)
+    outcome = generate(native, scheduler(native, max_num_batched_tokens=23), choices)
+    assert outcome.answers == right
+    assert sorted(outcome.cached_tokens) == [0, 96, 96, 96]
 
 
 def test_a_recorded_plan_equals_its_kernel_calls(

@@ -199,6 +199,21 @@ def test_a_stream_across_the_change_loses_no_token(
         assert sum(len(output.tokens) for output in own) == 100
 
 
+def test_an_int8_cache_serves_the_new_weights(llama: Path, loaded: Any) -> None:
+    core = loaded(llama, kv_cache_dtype="int8")
+    fresh = loaded(llama, kv_cache_dtype="int8", quantization="int4")
+    core.submit(_asked("across", PROMPT[::-1], 60))
+    outputs = core.step()
+    ask(core, Requantize("int4"), outputs)
+    packed(core)
+    wait(core, outputs)
+    finish(core, outputs)
+    assert sum(len(one.tokens) for one in outputs) == 60
+    expected = answer(fresh, _asked("new"))
+    assert answer(core, _asked("new")) == expected
+    assert expected[0] != answer(loaded(llama, quantization="int4"), _asked("new"))[0]
+
+
 def test_the_prefix_cache_of_the_old_weights_is_not_used(llama: Path, loaded: Any) -> None:
     core, uncached = loaded(llama), loaded(llama, quantization="int4")
     answer(core, _asked("first"))

@@ -24,7 +24,14 @@ from penstock.runtime import CpuRuntime
 from tests.support.checkpoints.small_llama import WIDTH
 from tests.support.noise_towers import NoiseTower
 
-FORMS = {"one position": (1, 0, False), "three positions": (3, 2, False), "whole": (1, 0, True)}
+FORMS = {
+    "one position": (1, 0, False, "auto"),
+    "three positions": (3, 2, False, "auto"),
+    "whole": (1, 0, True, "auto"),
+    "three positions, int8 cache": (3, 2, False, "int8"),
+    "whole, int8 cache": (1, 0, True, "int8"),
+}
+"""Name -> axes of positions, deep layers, whether items are seen whole, and the KV cache."""
 
 WAYS = {
     "batched": {},
@@ -47,9 +54,9 @@ def form(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def runtime(form: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuRuntime]:
-    axes, deep, _ = FORMS[form]
+    axes, deep, _, cache = FORMS[form]
     folder = tmp_path_factory.mktemp("model") / "small-llama"
-    started = start_with_tower(folder, NoiseTower(WIDTH, deep), axes=axes)
+    started = start_with_tower(folder, NoiseTower(WIDTH, deep), axes=axes, kv_cache_dtype=cache)
     yield started
     started.close()
 
@@ -58,7 +65,7 @@ def runtime(form: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cpu
 def requests(form: str) -> list[TokenRequest]:
     """Prompts with the same tokens and other images, with shared prefixes, with two images, with
     scored prompts and without images."""
-    axes, _, whole = FORMS[form]
+    axes, _, whole, _ = FORMS[form]
     a, b, c = (image(content, whole=whole) for content in "abc")
     big = image("big", rows=13, margin=0, whole=whole)
     tall = image("tall", rows=40, pieces=3) if not whole else a

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 from lora_base_models import BLOCK, settings, start
 from safetensors.numpy import load_file, save_file
-from scheduled_requests import Request, generate, poison, requests_over, scheduler_of
+from scheduled_requests import (
+    Request,
+    generate,
+    poison,
+    poison_caches,
+    requests_over,
+    scheduler_of,
+)
 
 from penstock.base.errors import ModelError
 from penstock.dialog import Sampling
@@ -27,11 +34,13 @@ from tests.support.checkpoints.small_mtp import write_right_mtp, write_small_mtp
 WAYS: dict[str, dict[str, Any]] = {
     "batched": {},
     "chunked": {"max_num_batched_tokens": 21},
-    "preempted": {"num_blocks": 14, "max_num_batched_tokens": 50},
+    "preempted": {"num_blocks": 12, "max_num_batched_tokens": 50},
     "without a prefix cache": {"prefix_caching": False},
 }
 FREE, GREEDY = Sampling(temperature=1.0), Sampling(temperature=0.0)
 NARROW = Sampling(temperature=0.9, top_k=30, top_p=0.95, min_p=0.01)
+TOKEN_BYTES = {"auto": 2 * 2 * 32 * 2, "int8": 2 * 2 * (32 + 4)}
+"""Type of the KV cache -> bytes of a token in the cache of the head, which has two KV heads."""
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +48,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small_mtp(tmp_path_factory.mktemp("model") / "small-mtp")
 
 
+@pytest.fixture(scope="module", params=TOKEN_BYTES)
+def cache_dtype(request: pytest.FixtureRequest) -> str:
+    """The type of the KV caches of the model and of its head."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def runtime(folder: Path) -> Iterator[CpuRuntime]:
-    started = start(folder, lora=None, speculative_algorithm="mtp")
+def runtime(folder: Path, cache_dtype: str) -> Iterator[CpuRuntime]:
+    started = start(folder, lora=None, speculative_algorithm="mtp", kv_cache_dtype=cache_dtype)
     yield started
     started.close()
 
@@ -66,10 +82,7 @@ def drafting(runtime: CpuRuntime, **options: Any) -> Scheduler:
 def poison_head(runtime: CpuRuntime) -> None:
     """NaN in the cache of the head: whatever is read before it is written shows."""
     head: Any = runtime._backend.mtp
-    caches = head._caches if hasattr(head, "_caches") else head._kv_cache.caches
-    for cache in caches:
-        cache.keys[...] = np.nan
-        cache.values[...] = np.nan
+    poison_caches(head._caches if hasattr(head, "_caches") else head._kv_cache.caches)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -79,6 +92,7 @@ def test_drafts_change_no_answer(runtime: CpuRuntime, way: str) -> None:
     plain = scheduler_of(runtime, prefix_caching=False)
     expected = generate(runtime, plain, requests).answers
     poison(runtime)
+    poison_head(runtime)
     scheduler = drafting(runtime, **WAYS[way])
     for _ in range(2):
         assert generate(runtime, scheduler, requests).answers == expected
@@ -134,8 +148,10 @@ def test_chunks_change_no_bit_of_the_head(runtime: CpuRuntime) -> None:
         assert run(ends) == whole
 
 
-def test_the_head_is_in_the_memory_formula(folder: Path, runtime: CpuRuntime) -> None:
-    without = start(folder, lora=None, speculative_algorithm="ngram")
+def test_the_head_is_in_the_memory_formula(
+    folder: Path, runtime: CpuRuntime, cache_dtype: str
+) -> None:
+    without = start(folder, lora=None, speculative_algorithm="ngram", kv_cache_dtype=cache_dtype)
     with_head, plain = runtime.info.memory_bytes, without.info.memory_bytes
     blocks = runtime.info.cache_blocks
     without.close()
@@ -146,7 +162,7 @@ def test_the_head_is_in_the_memory_formula(folder: Path, runtime: CpuRuntime) ->
         for name, values in load_file(folder / "model.safetensors").items()
         if name.startswith("mtp.")
     )
-    cache = blocks * BLOCK * 2 * 2 * 32 * 2
+    cache = blocks * BLOCK * TOKEN_BYTES[cache_dtype]
     buffer = 4 * 64 * settings("", lora=None).max_num_batched_tokens  # type: ignore[operator]
     assert with_head - plain == file_bytes + cache + buffer
     assert runtime.info.drafter == "mtp"
@@ -154,14 +170,14 @@ def test_the_head_is_in_the_memory_formula(folder: Path, runtime: CpuRuntime) ->
 
 
 def test_the_model_loads_without_a_head_unless_it_is_asked_for(
-    folder: Path, tmp_path: Path, runtime: CpuRuntime
+    tmp_path: Path, runtime: CpuRuntime, cache_dtype: str
 ) -> None:
     write_small_mtp(tmp_path)
     path = tmp_path / "model.safetensors"
     kept = {n: v for n, v in load_file(path).items() if not n.startswith("mtp.")}
     save_file(kept, path)
     requests = [replace(one, max_tokens=5) for one in requests_over(VOCAB, 40)[:4]]
-    without = start(tmp_path, lora=None, speculative_algorithm="ngram")
+    without = start(tmp_path, lora=None, speculative_algorithm="ngram", kv_cache_dtype=cache_dtype)
     answers = generate(without, scheduler_of(without), requests).answers
     assert answers == generate(runtime, scheduler_of(runtime), requests).answers
     without.close()

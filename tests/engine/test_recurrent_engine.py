@@ -51,9 +51,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small_hybrid(tmp_path_factory.mktemp("model") / "small-hybrid")
 
 
-@pytest.fixture(scope="module")
-def native(base: Path) -> Iterator[CpuRuntime]:
-    runtime = start(base, lora=None, speculative_algorithm="ngram")
+@pytest.fixture(scope="module", params=["auto", "int8"])
+def native(request: pytest.FixtureRequest, base: Path) -> Iterator[CpuRuntime]:
+    """A runtime whose attention has a float16 or an int8 cache."""
+    runtime = start(base, lora=None, speculative_algorithm="ngram", kv_cache_dtype=request.param)
     yield runtime
     runtime.close()
 

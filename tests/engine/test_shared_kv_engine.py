@@ -89,9 +89,10 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder, model
 
 
-@pytest.fixture(scope="module")
-def native(saved: Any) -> Iterator[CpuRuntime]:
-    runtime = start(saved[0], dtype="auto", lora=None)
+@pytest.fixture(scope="module", params=["auto", "int8"])
+def native(request: pytest.FixtureRequest, saved: Any) -> Iterator[CpuRuntime]:
+    """A runtime with a float16 or an int8 cache, some of whose layers have windows."""
+    runtime = start(saved[0], dtype="auto", lora=None, kv_cache_dtype=request.param)
     yield runtime
     runtime.close()
 

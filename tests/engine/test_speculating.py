@@ -41,9 +41,13 @@ GRAMMARS = {
 }
 
 
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuRuntime]:
-    started = start_model(tmp_path_factory.mktemp("model") / "small")
+@pytest.fixture(scope="module", params=["auto", "int8"])
+def runtime(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CpuRuntime]:
+    """A runtime with a float16 or an int8 cache."""
+    folder = tmp_path_factory.mktemp("model") / "small"
+    started = start_model(folder, kv_cache_dtype=request.param)
     yield started
     started.close()
 
