@@ -1,6 +1,6 @@
 """Error of the fast arithmetic against the exact one: mean KL divergence of the next token.
 
-    python -m bench quality MODEL TEXT [--chunks 12] [--quantize int4] [--kv-cache-dtype int8]
+    python -m bench quality MODEL TEXT [--chunks 12] [--quantization Q4_K] [--kv-cache-dtype int8]
 
 The base is the same weights, dequantized, in float32 with a float32 cache.
 `penstock.quantizing.quality` says which tokens count.
@@ -12,7 +12,7 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from bench.harness.machine_facts import facts
 from penstock.config import EngineSettings
@@ -20,14 +20,12 @@ from penstock.kernels.step_inputs import CacheDtype
 from penstock.quantizing.quality import Scorer, compare, text_tokens
 from penstock.runtime.weight_quantization import weight_form
 
-Form: TypeAlias = Literal["int8", "int4"]
-
 
 def divergence(
     path: Path,
     text: str,
     chunks: int,
-    quantize: Form | None = None,
+    quantization: str | None = None,
     cache_dtype: CacheDtype = "f16",
     base: Literal["exact", "f16"] = "exact",
 ) -> dict[str, float]:
@@ -36,7 +34,7 @@ def divergence(
     of `cache_dtype` alone."""
     tokens = text_tokens(path, text, chunks)
     threads = EngineSettings().threads or 2
-    form = weight_form(EngineSettings(quantization=quantize))
+    form = weight_form(EngineSettings(quantization=quantization))
     if base == "exact":
         exact = Scorer(path, "f32", "f32", threads)
     else:
@@ -49,7 +47,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("text", type=Path)
     parser.add_argument("--chunks", type=int, default=12)
-    parser.add_argument("--quantize", choices=("int8", "int4"))
+    parser.add_argument("--quantization", "--quantize", help="as for `penstock serve`")
     parser.add_argument("--kv-cache-dtype", choices=("f16", "f32", "int8"), default="f16")
     parser.add_argument("--base", choices=("exact", "f16"), default="exact")
     parser.add_argument("--out", type=Path)
@@ -58,14 +56,14 @@ def main() -> None:
     result = {
         "machine": facts(),
         "model": arguments.model.name,
-        "quantize": arguments.quantize,
+        "quantization": arguments.quantization,
         "kv_cache_dtype": arguments.kv_cache_dtype,
         "base": arguments.base,
         "penstock": divergence(
             arguments.model,
             text,
             arguments.chunks,
-            arguments.quantize,
+            arguments.quantization,
             arguments.kv_cache_dtype,
             arguments.base,
         ),
