@@ -8,24 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _native
-from penstock.config.weight_types import INTEGERS, K_QUANTS, WeightForm
+from penstock.config.weight_types import INTEGERS, WeightForm
 from penstock.kernels.weights import Dense, Matrix
 from penstock.quant.dequantize import dequantize
 from penstock.quant.encode.encoder import encode
+from penstock.quant.encode.fitting_type import fitting_type
 from penstock.quant.gguf.ggml_types import TYPES
 from penstock.quant.quantize import GROUP, Bits, quantize_affine
 
 _BITS: Final[dict[WeightForm, Bits]] = {"int4": 4, "int8": 8}
-_NARROW: Final = {
-    "Q2_K": "Q4_0",
-    "Q3_K": "Q4_0",
-    "Q4_K": "Q5_0",
-    "Q5_K": "Q5_1",
-    "Q6_K": "Q8_0",
-    "IQ4_XS": "IQ4_NL",
-}
-"""The types of matrices whose columns make no whole blocks of 256, as llama.cpp chooses them or in
-more bits."""
 _CHUNK_ELEMENTS: Final = 1 << 22
 
 
@@ -45,7 +36,7 @@ class MatrixQuantizer:
         if form in INTEGERS:
             return quantize_affine(matrix, _BITS[form], importance)
         rows, columns = matrix.shape
-        kind = TYPES[form_for(form, columns)]
+        kind = TYPES[fitting_type(form, columns)]
         step = max(_CHUNK_ELEMENTS // columns, 1)
         parts = []
         for first in range(0, rows, step):
@@ -54,13 +45,8 @@ class MatrixQuantizer:
         return kind.convert(np.concatenate(parts).reshape(-1), (rows, columns))
 
 
-def form_for(form: WeightForm, columns: int) -> WeightForm:
-    """Return the type for a matrix with this number of columns."""
-    return _NARROW[form] if form in K_QUANTS and columns % 256 else form
-
-
 def form_sample(form: WeightForm, columns: int) -> Matrix:
     """Return a small matrix of zeros in the layout of the type, with its bytes per element."""
     if form in INTEGERS:
         return quantize_affine(Dense(np.zeros((1, GROUP), np.float32), "f32"), _BITS[form])
-    return TYPES[form_for(form, columns)].layout_sample()
+    return TYPES[fitting_type(form, columns)].layout_sample()

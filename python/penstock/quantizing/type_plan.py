@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from penstock.base.errors import ModelError
 from penstock.quant.checkpoint import TensorInfo
-from penstock.quant.encode.recipes import KEPT, Recipe, fitting_type, place_of
+from penstock.quant.encode.fitting_type import fitting_type
+from penstock.quant.encode.recipes import KEPT, Recipe, place_of
 from penstock.quant.encode.type_names import ENCODED, parse_type
 from penstock.quant.gguf.gguf_layout import NewTensor
 

@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from penstock import _native
 from penstock.base.errors import ModelError
 from penstock.config.weight_types import K_QUANTS, KNOWN, SMALL_BLOCKS, parse_weight_type
 from penstock.quant.dequantize import dequantize
+from penstock.quant.encode.encoder import encode
+from penstock.quant.encode.fitting_type import fitting_type
+from penstock.quant.gguf.ggml_types import TYPES
 from penstock.quant.quantizing_checkpoint import QuantizingCheckpoint
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
+from penstock.quant.weight_slices import size_bytes
 
 NAMES = ["q4_0", "Q4K", "q4_k", "Q8_0", "q8-0", "int4", "INT8", "fp8", "8", "4", "q6k"]
 NAMES += ["iq4nl", "none"]
@@ -53,12 +58,24 @@ def test_a_type_has_the_values_that_its_blocks_say(form: str, tmp_path: Path) ->
     assert not np.array_equal(dequantize(one), dequantize(other))
 
 
+SMALL = {
+    "Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
+    "IQ4_XS": "IQ4_NL",
+}  # fmt: skip
+"""The types that llama.cpp gives to rows without blocks of 256."""
+
+
 @pytest.mark.parametrize("form", K_QUANTS)
-def test_columns_that_make_no_whole_blocks_get_a_similar_type(form: str, tmp_path: Path) -> None:
+def test_columns_that_make_no_whole_blocks_get_the_type_of_llama_cpp(
+    form: str, tmp_path: Path
+) -> None:
     read, values = checkpoint(tmp_path, 96, form=form)
-    assert np.abs(dequantize(read.matrix("a")) - values[0]).max() < 0.05
-    sample = read.layout_sample("a")
-    assert type(sample) is type(read.matrix("a"))
+    wanted = TYPES[SMALL[form]]
+    raw = encode(wanted.name, values[0].astype(np.float32), pool=_native.ThreadPool(1))
+    expected = dequantize(wanted.convert(raw.reshape(-1), values[0].shape))
+    assert np.array_equal(dequantize(read.matrix("a")), expected)
+    assert size_bytes(read.layout_sample("a")) == size_bytes(wanted.layout_sample())
+    assert fitting_type(form, 96) == wanted.name
 
 
 def test_importance_lowers_the_error_of_important_columns(tmp_path: Path) -> None:

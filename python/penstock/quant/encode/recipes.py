@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from penstock.quant.encode.type_names import ENCODED, FLOATS, squeezed
+from penstock.quant.encode.type_names import FLOATS, squeezed
 
 Part = Literal["embedding", "head", "v", "output", "down", "other"]
 
@@ -154,18 +154,3 @@ _BY_SPELLING: Final = {squeezed(name): recipe for name, recipe in RECIPES.items(
 def parse_recipe(text: str) -> Recipe | None:
     """Return the recipe that `text` means, or None. As in llama.cpp, "q4_k" means Q4_K_M."""
     return _BY_SPELLING.get(squeezed(text))
-
-
-_NARROWER_ROWS: Final = {
-    "Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1",
-    "Q6_K": "Q8_0",
-}  # fmt: skip
-
-
-def fitting_type(type_name: str, columns: int) -> str:
-    """Return `type_name`, or the type that replaces it if `columns` make no whole blocks: one with
-    blocks of 32, or else F16. The replacements are those of llama.cpp."""
-    assert type_name in ENCODED
-    if type_name in _NARROWER_ROWS and columns % 256:
-        type_name = _NARROWER_ROWS[type_name]
-    return "F16" if type_name not in FLOATS and columns % 32 else type_name
