@@ -3,7 +3,6 @@ in transformers."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,48 +11,13 @@ import torch
 import transformers
 from decoder_stepper import Stepper, load_decoder
 from test_decoder import PROMPT, expected_logits
-from test_gguf_models import small_model
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+from tokenized_folders import CORPUS, write_folder
 
 from penstock.base.errors import ModelError
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import load_text_parts
 from penstock.quantizing.quantize_model import Job, quantize_model
 from penstock.text import load_tokenizer
-from penstock.text.tokenizers.pretokenizers import SPLITS
-
-SIZES = {
-    **{"hidden_size": 128, "intermediate_size": 256, "vocab_size": 320},
-    **{"bos_token_id": 0, "eos_token_id": 1},
-}
-CORPUS = ["the year 2024 and 1999, 2024 12345", "don't won't it's", "  a  b\n\n c = x**2"] * 50
-
-
-def write_folder(
-    folder: Path, name: str = "Llama", digits: bool = False, **options: Any
-) -> tuple[ModelFiles, Any]:
-    """Write a random model with a trained byte-level tokenizer. Return it too."""
-    model = small_model(name, **(SIZES | options))
-    model.save_pretrained(folder)
-    tokenizer = Tokenizer(models.BPE())
-    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if digits else []
-    if name.startswith("Qwen"):
-        pattern = Regex(SPLITS["qwen2"].patterns[0])
-        steps.append(pre_tokenizers.Split(pattern, "isolated"))
-    own_split = not name.startswith("Qwen")
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=own_split))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        special_tokens=["<s>", "<end>"],
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    extra = {"bos_token": "<s>", "eos_token": "<end>", "chat_template": "{{ messages }}"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(extra))
-    return ModelFiles("tiny", "folder", folder), model
 
 
 def run(files: ModelFiles, output: Path, type_name: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -13,58 +13,64 @@ from penstock.cli.settings_parameters import MODEL_HELP
 from penstock.config import SettingsError
 
 if TYPE_CHECKING:
+    from penstock.quant.importance import ImportanceMatrix
+    from penstock.quantizing.quantize_model import Job
     from penstock.quantizing.report import Report
 
 _CHUNKS = 8
 _CALIBRATION_CHUNKS = 32
 
+Output = Annotated[
+    Path, typer.Argument(metavar="OUT", help="The file to write, which ends in .gguf, or a folder.")
+]
+TypeName = Annotated[
+    str,
+    typer.Option(
+        "--type",
+        metavar="TYPE",
+        help="The mixture of types: Q4_K_M, Q5_K_M, Q6_K, Q8_0, ...; int4 or int8 for a folder.",
+    ),
+]
+TensorTypes = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        metavar="PATTERN=TYPE",
+        help="The type of tensors whose names the pattern matches; may be repeated, the first"
+        " match decides.",
+    ),
+]
+ImportanceFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(metavar="FILE", help="An importance matrix, as llama-imatrix writes it."),
+]
+CalibrationText = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        metavar="FILE", help="Compute the importance matrix over this text, with this engine."
+    ),
+]
+SavedImportance = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(metavar="FILE", help="Keep the importance matrix that was computed."),
+]
+MeasuredText = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(metavar="FILE", help="A text over which the loss is measured: KL and perplexity."),
+]
+
 
 def quantize(
     model: Annotated[str, typer.Argument(metavar="IN", help=MODEL_HELP)],
-    output: Annotated[
-        Path,
-        typer.Argument(metavar="OUT", help="The file to write, which ends in .gguf, or a folder."),
-    ],
-    type_name: Annotated[
-        str,
-        typer.Option(
-            "--type",
-            metavar="TYPE",
-            help="The mixture of types: Q4_K_M, Q5_K_M, Q6_K, Q8_0, ...; int4 or int8 for a"
-            " folder.",
-        ),
-    ] = "Q4_K_M",
-    tensor_type: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option(
-            metavar="PATTERN=TYPE",
-            help="The type of tensors whose names the pattern matches; may be repeated, the first"
-            " match decides.",
-        ),
-    ] = None,
-    imatrix: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(metavar="FILE", help="An importance matrix, as llama-imatrix writes it."),
-    ] = None,
-    calibration_text: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(
-            metavar="FILE", help="Compute the importance matrix over this text, with this engine."
-        ),
-    ] = None,
+    output: Output,
+    type_name: TypeName = "Q4_K_M",
+    tensor_type: TensorTypes = None,
+    imatrix: ImportanceFile = None,
+    calibration_text: CalibrationText = None,
     calibration_chunks: Annotated[
         int, typer.Option(min=1, help="The chunks of 512 tokens of the calibration text.")
     ] = _CALIBRATION_CHUNKS,
-    save_imatrix: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(metavar="FILE", help="Keep the importance matrix that was computed."),
-    ] = None,
-    text: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(
-            metavar="FILE", help="A text over which the loss is measured: KL and perplexity."
-        ),
-    ] = None,
+    save_imatrix: SavedImportance = None,
+    text: MeasuredText = None,
     chunks: Annotated[
         int, typer.Option(min=1, help="The chunks of 512 tokens that are measured.")
     ] = _CHUNKS,
@@ -74,46 +80,91 @@ def quantize(
 
     An interrupted run continues if it is started again.
     """
-    from penstock.base.resources import available_cores
-    from penstock.cli.progress_bars import ProgressBars
-    from penstock.cli.pull import fetch_model
-    from penstock.quant.importance_file import read_importance
-    from penstock.quantizing.calibration import importance_over
-    from penstock.quantizing.partial_file import refuse_to_overwrite
-    from penstock.quantizing.quantize_model import Job, measured, quantize_model
-    from penstock.quantizing.type_plan import parse_rule
-
-    rules = tuple(map(parse_rule, tensor_type or ()))
-    words = None if text is None else _read_text(text)
-    refuse_to_overwrite(output)
     if imatrix is not None and calibration_text is not None:
         raise SettingsError("--imatrix and --calibration-text exclude each other")
+    if save_imatrix is not None:
+        _check_place(save_imatrix, calibration_text)
+    words = None if text is None else _read_text(text)
     calibration = None if calibration_text is None else _read_text(calibration_text)
-    files = fetch_model(model)
-    importance = None if imatrix is None else read_importance(imatrix)
+    job = _checked_job(model, output, type_name, tensor_type or [])
+    if imatrix is not None:
+        job = replace(job, importance=_read_importance(imatrix))
     if calibration_text is not None and calibration is not None:
-        with ProgressBars() as bars:
-            importance = importance_over(
-                files,
-                calibration,
-                calibration_chunks,
-                calibration_text.name,
-                lambda done, total: bars.update(calibration_text.name, done, total),
-            )
+        found = _computed_importance(job, calibration, calibration_chunks, calibration_text.name)
         if save_imatrix is not None:
-            importance.write(save_imatrix)
-    job = Job(files, output, type_name, rules, importance, available_cores())
-    with ProgressBars() as bars:
-        report = quantize_model(job, lambda done, total: bars.update(output.name, done, total))
+            _save_importance(found, save_imatrix)
+        job = replace(job, importance=found)
+    report = _written(job)
     if words is not None:
-        with ProgressBars() as bars:
-            report = measured(
-                report, job, words, chunks, lambda done, total: bars.update("text", done, total)
-            )
+        report = _measured(report, job, words, chunks)
     if as_json:
         print_json({"path": str(output)} | asdict(report))
     else:
         _print(output, report)
+
+
+def _checked_job(model: str, output: Path, type_name: str, rules: list[str]) -> Job:
+    """Find the model, and check everything that is known before it is computed or written."""
+    from penstock.base.resources import available_cores
+    from penstock.cli.pull import fetch_model
+    from penstock.quantizing.partial_file import refuse_to_overwrite
+    from penstock.quantizing.quantize_model import Job, check_job
+    from penstock.quantizing.type_plan import parse_rule
+
+    parsed = tuple(map(parse_rule, rules))
+    refuse_to_overwrite(output)
+    job = Job(fetch_model(model), output, type_name, parsed, threads=available_cores())
+    check_job(job)
+    return job
+
+
+def _read_importance(path: Path) -> ImportanceMatrix:
+    from penstock.quant.importance_file import read_importance
+
+    return read_importance(path)
+
+
+def _computed_importance(job: Job, text: str, chunks: int, name: str) -> ImportanceMatrix:
+    from penstock.cli.progress_bars import ProgressBars
+    from penstock.quantizing.calibration import importance_over
+
+    with ProgressBars() as bars:
+        return importance_over(
+            job.files, text, chunks, name, lambda done, total: bars.update(name, done, total)
+        )
+
+
+def _check_place(path: Path, calibration_text: Path | None) -> None:
+    if calibration_text is None:
+        raise SettingsError("--save-imatrix needs --calibration-text")
+    if not path.absolute().parent.is_dir():
+        raise SettingsError(f"{path}: the folder does not exist")
+
+
+def _save_importance(importance: ImportanceMatrix, path: Path) -> None:
+    try:
+        importance.write(path)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror or error}") from None
+
+
+def _written(job: Job) -> Report:
+    from penstock.cli.progress_bars import ProgressBars
+    from penstock.quantizing.quantize_model import quantize_model
+
+    name = job.output.name
+    with ProgressBars() as bars:
+        return quantize_model(job, lambda done, total: bars.update(name, done, total))
+
+
+def _measured(report: Report, job: Job, words: str, chunks: int) -> Report:
+    from penstock.cli.progress_bars import ProgressBars
+    from penstock.quantizing.quantize_model import measured
+
+    with ProgressBars() as bars:
+        return measured(
+            report, job, words, chunks, lambda done, total: bars.update("text", done, total)
+        )
 
 
 def _print(output: Path, report: Report) -> None:
@@ -136,7 +187,14 @@ def _print(output: Path, report: Report) -> None:
 
 
 def _read_text(path: Path) -> str:
+    """Read a text. Raises SettingsError for a file that cannot be read, is empty or is not
+    UTF-8."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8 at byte {error.start}") from None
+    if not text.strip():
+        raise SettingsError(f"{path}: the text is empty")
+    return text

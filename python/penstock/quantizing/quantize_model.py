@@ -12,14 +12,14 @@ from penstock.models.hub.model_files import ModelFiles
 from penstock.quant.encode.recipes import RECIPES, Recipe, parse_recipe
 from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.importance import ImportanceMatrix
-from penstock.quantizing.folder_output import FOLDER_TYPES, FolderSource, write_folder
+from penstock.quantizing.folder_output import FOLDER_TYPES, Bits, FolderSource, write_folder
 from penstock.quantizing.folder_source import FolderAsGguf
 from penstock.quantizing.gguf_output import Progress, write_gguf
 from penstock.quantizing.partial_file import refuse_to_overwrite
 from penstock.quantizing.quality import Scorer, compare, text_tokens
 from penstock.quantizing.report import Report, describe, describe_folder
 from penstock.quantizing.sources import GgufSource, Source
-from penstock.quantizing.type_plan import Rule, plan_types
+from penstock.quantizing.type_plan import PlannedTensor, Rule, plan_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +40,47 @@ class Job:
     threads: int = 1
 
 
-def quantize_model(job: Job, progress: Progress) -> Report:
-    """Write the quantized model. Raises ModelError if the type does not fit the output, the source
-    cannot be read, the importances are of another model, a rule matches nothing, or the output
-    exists or cannot be written."""
+def check_job(job: Job) -> None:
+    """Check everything that is known before the importances are: raises ModelError if the type does
+    not fit the output, the source cannot be read, a rule matches nothing, or the output exists."""
     refuse_to_overwrite(job.output)
     if job.output.suffix == ".gguf":
-        return _quantize_to_gguf(job, _recipe(job.type_name), progress)
+        _planned_gguf(job)
+    else:
+        _folder_source(job)
+
+
+def quantize_model(job: Job, progress: Progress) -> Report:
+    """Write the quantized model. Raises ModelError as `check_job` does, and if the importances are
+    of another model or the output cannot be written."""
+    refuse_to_overwrite(job.output)
+    if job.output.suffix == ".gguf":
+        return _quantize_to_gguf(job, progress)
     return _quantize_to_folder(job, progress)
 
 
-def _quantize_to_gguf(job: Job, recipe: Recipe, progress: Progress) -> Report:
-    source = open_source(job.files)
-    planned = plan_types(source.tensors, recipe, job.rules)
+def _quantize_to_gguf(job: Job, progress: Progress) -> Report:
+    source, recipe, planned = _planned_gguf(job)
     pool = _native.ThreadPool(job.threads)
     size = write_gguf(job.output, source, planned, recipe, job.importance, pool, progress)
     return describe(source, planned, size, job.importance)
 
 
+def _planned_gguf(job: Job) -> tuple[Source, Recipe, list[PlannedTensor]]:
+    recipe = _recipe(job.type_name)
+    source = open_source(job.files)
+    return source, recipe, plan_types(source.tensors, recipe, job.rules)
+
+
 def _quantize_to_folder(job: Job, progress: Progress) -> Report:
+    source, bits = _folder_source(job)
+    if job.importance is not None:
+        raise ModelError(f"{job.output}: importances need an output that ends in .gguf")
+    size = write_folder(job.output, source, bits, _native.ThreadPool(job.threads), progress)
+    return describe_folder(source, bits, size)
+
+
+def _folder_source(job: Job) -> tuple[FolderSource, Bits]:
     bits = FOLDER_TYPES.get(job.type_name.lower())
     if bits is None:
         known = ", ".join(FOLDER_TYPES)
@@ -66,13 +88,11 @@ def _quantize_to_folder(job: Job, progress: Progress) -> Report:
             f"type {job.type_name!r}: a folder's must be one of {known}; an output that ends in"
             " .gguf has others"
         )
-    if job.rules or job.importance is not None:
-        raise ModelError(f"{job.output}: rules and importances need an output that ends in .gguf")
+    if job.rules:
+        raise ModelError(f"{job.output}: rules need an output that ends in .gguf")
     if job.files.kind != "folder":
         raise ModelError(f"{job.files.path}: a folder is made from a folder of safetensors")
-    source = FolderSource(job.files.path)
-    size = write_folder(job.output, source, bits, _native.ThreadPool(job.threads), progress)
-    return describe_folder(source, bits, size)
+    return FolderSource(job.files.path), bits
 
 
 def open_source(files: ModelFiles) -> Source:
