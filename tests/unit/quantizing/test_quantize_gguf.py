@@ -98,6 +98,21 @@ def test_numbers_are_near_those_of_the_source(files: ModelFiles, name: str) -> N
         assert loss < (0.09 if name.startswith("Q2") else 0.03), one.name
 
 
+def test_only_narrow_tensors_of_recurrent_layers_keep_their_type(tmp_path: Path) -> None:
+    values = tensors()
+    wide = ("ssm_in", "ssm_out", "shortconv.in_proj", "shortconv.out_proj", "attn_gate")
+    narrow = ("ssm_conv1d", "ssm_alpha", "ssm_beta", "ssm_ba", "shortconv.conv", "proj", "inp_gate")
+    for name in (*wide, *narrow):
+        values[f"blk.1.{name}.weight"] = values["blk.1.attn_q.weight"]
+    for name in ("per_layer_token_embd", "per_layer_model_proj"):
+        values[f"{name}.weight"] = values["token_embd.weight"]
+    found = types_in(run(write_source(tmp_path / "in.gguf", values), "Q4_K_M"))
+    assert {found[f"blk.1.{name}.weight"] for name in wide} == {"Q4_K"}
+    assert {found[f"blk.1.{name}.weight"] for name in narrow} == {"F32"}
+    assert found["per_layer_token_embd.weight"] == "Q4_K"
+    assert found["per_layer_model_proj.weight"] == "F32"
+
+
 def test_metadata_are_those_of_the_source(files: ModelFiles) -> None:
     fields = [gguf.GGUFReader(path).fields for path in (files.path, run(files, "Q8_0"))]
     for key, field in fields[0].items():

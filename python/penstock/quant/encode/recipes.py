@@ -15,10 +15,11 @@ from penstock.quant.encode.type_names import FLOATS, squeezed
 Part = Literal["embedding", "head", "v", "output", "down", "other"]
 
 # Tensors of which few bits would cost more answers than bytes, or that are no matrix products:
-# norms, routers, convolutions, positions, gates of recurrent layers, per-layer scales.
+# norms, routers, convolutions, positions, the narrow gates of recurrent layers, per-layer scales.
 KEPT: Final = re.compile(
-    r"norm|ffn_gate_inp|ffn_exp_probs|ssm_|shortconv|time_mix|position|token_types|altup|laurel"
-    r"|per_layer|inp_gate|\.proj\.weight$|rope_|attn_rel|mlp\.gate\.|router|conv1d"
+    r"norm|ffn_gate_inp|ffn_exp_probs|ssm_(conv1d|alpha|beta|ba|dt|x|a|d)\.|shortconv\.conv\."
+    r"|time_mix|position|token_types|altup|laurel|per_layer_(model_)?proj|inp_gate"
+    r"|^blk\.\d+\.proj\.weight$|rope_|attn_rel|mlp\.gate\.|router|conv1d"
 )
 
 _PARTS: Final = (
