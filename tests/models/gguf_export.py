@@ -68,6 +68,7 @@ HUNYUAN_NAMES = GGUF_NAMES | {
 
 ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
+    "mistral": "llama",
     "mixtral": "llama",
     "glm": "chatglm",
     "olmo3": "olmo2",

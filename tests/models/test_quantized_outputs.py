@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from decoder_stepper import Stepper, load_decoder
+from hybrid_models import FALCON, MAMBA
 from test_decoder import PROMPT, expected_logits
 from tokenized_folders import CORPUS, write_folder
 
@@ -69,10 +70,17 @@ def test_the_tokenizer_of_a_folder_goes_into_the_gguf_file(tmp_path: Path, digit
         assert tokenizers[1].encode(text) == tokenizers[0].encode(text)
 
 
-def test_an_unknown_family_is_refused_by_name(tmp_path: Path) -> None:
-    files, _ = write_folder(tmp_path / "in", "Granite")
-    with pytest.raises(ModelError, match="the family granite is not written as GGUF yet"):
+@pytest.mark.parametrize(
+    ("name", "options", "family"),
+    [("Helium", {"head_dim": 32}, "helium"), ("FalconH1", MAMBA | FALCON, "falcon_h1")],
+)
+def test_a_family_that_is_not_written_is_refused_by_name(
+    tmp_path: Path, name: str, options: dict[str, Any], family: str
+) -> None:
+    files, _ = write_folder(tmp_path / "in", name, **options)
+    with pytest.raises(ModelError, match=f"the family {family} is not written as GGUF"):
         run(files, tmp_path / "out.gguf", "Q8_0")
+    assert not list(tmp_path.glob("out*"))
 
 
 @pytest.mark.parametrize(("kind", "loss"), [("int4", 0.5), ("int8", 0.06)])

@@ -21,8 +21,8 @@ class Report:
 
     - `bits_per_weight`, `source_bits_per_weight`: of all tensors.
     - `types`: type -> the number of its tensors and their bytes.
-    - `notes`: sentences about replaced types, sources that were quantized already, and matrices
-      without importances.
+    - `notes`: sentences about parts that are not written, replaced types, sources that were
+      quantized already, and matrices without importances.
     - `quality`: the loss against the source; None if it was not measured.
     """
 
@@ -48,7 +48,7 @@ def describe(
     for one in planned:
         sizes[one.target.type_name] += one.target.size_bytes
     before = sum(info.size_bytes for info in source.tensors.values())
-    notes = [*_replaced(planned), *_requantized(source, planned)]
+    notes = [*source.notes, *_replaced(planned), *_requantized(source, planned)]
     if importance is not None:
         notes += _without_importance(planned, importance)
     return Report(

@@ -36,6 +36,11 @@ class Source(Protocol):
         """The tensors, in the order in which they are written."""
         ...
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about what is not written."""
+        ...
+
     def pairs(self) -> dict[str, bytes]:
         """Return the metadata: key -> its encoded pair."""
         ...
@@ -57,6 +62,7 @@ class GgufSource:
         self._file = file
         self.path = file.path
         self.tensors: Mapping[str, TensorInfo] = file.tensors
+        self.notes: tuple[str, ...] = ()
 
     def pairs(self) -> dict[str, bytes]:
         """See Source."""

@@ -13,6 +13,7 @@ import msgspec
 from penstock.base.errors import ModelError
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.gguf_encoder import gguf_encoder_spec
+from penstock.models.configuration.gguf_keys import Keys, no_keys
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.unsupported_keys import HF_NEUTRAL, refuse_unsupported
 from penstock.models.decoder.assistant_spec import AssistantSpec
@@ -143,12 +144,17 @@ class GgufDecoder:
     - `names`: the names of the tensors if q, k and v are separate.
     - `permuted_qk`: llama.cpp's converter permutes the rows of q and k for a rotation of
       neighbouring components, which the family itself does not use.
+    - `keys(spec)`: returns the metadata that are written beside those of `gguf_decoder_keys`, or
+      instead of them: what `spec` reads itself.
+    - `is_written`: folders of the family are written as GGUF files.
     """
 
     architecture: str
     spec: Callable[[GgufFile], DecoderSpec] = gguf_decoder_spec
     names: TensorNames = GGUF_NAMES
     permuted_qk: bool = False
+    keys: Callable[[DecoderSpec], Keys] = no_keys
+    is_written: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +212,11 @@ class AssistantFamily:
 @dataclass(frozen=True, slots=True)
 class Family:
     """A model family, with its declarations for Hugging Face folders (`hf`), GGUF files (`gguf`),
-    media (`media`) and assistants (`assistant`)."""
+    media (`media`) and assistants (`assistant`). `gguf_of`: the architecture of its GGUF files, if
+    another family reads them."""
 
     hf: HfDecoder[Any] | HfEncoder | None = None
     gguf: GgufDecoder | GgufEncoder | None = None
     media: MediaFamily | None = None
     assistant: AssistantFamily | None = None
+    gguf_of: str = ""

@@ -9,6 +9,8 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.gguf_keys import Keys
+from penstock.models.configuration.gguf_rope import gguf_axis_keys
 from penstock.models.configuration.hf_decoder import partial_rotary_decoder_spec
 from penstock.models.configuration.hf_experts import QwenExpertsConfig, qwen_mixtures
 from penstock.models.configuration.hybrid_layers import (
@@ -132,3 +134,21 @@ def _gguf_attention(file: GgufFile, architecture: str, layers: int) -> list[bool
         return [not own for own in recurrent]
     key = f"{architecture}.full_attention_interval"
     return every_nth(layers, file.integer(key, _INTERVAL), str(file.path), key)
+
+
+def gguf_delta_keys(spec: DecoderSpec) -> Keys:
+    """Return the keys that `gguf_delta_decoder` reads."""
+    nets = [layer.mixer for layer in spec.layers]
+    net = next((own for own in nets if isinstance(own, GatedDeltaSpec)), None)
+    if net is None:
+        return gguf_axis_keys(spec.rope)
+    first = nets.index(None) if None in nets else len(nets)
+    return {
+        "ssm.conv_kernel": net.taps,
+        "ssm.state_size": net.key_dim,
+        "ssm.group_count": net.groups,
+        "ssm.time_step_rank": net.heads,
+        "ssm.inner_size": net.value_rows,
+        "full_attention_interval": first + 1,
+        **gguf_axis_keys(spec.rope),
+    }

@@ -17,6 +17,7 @@ from penstock.models.configuration.gguf_decoder import (
     layer_integers,
     require_equal,
 )
+from penstock.models.configuration.gguf_keys import Keys, windows_of_each
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import all_but_last_of, typed_layers
 from penstock.models.configuration.hf_rope import FULL, SLIDING, RopeParameters
@@ -276,3 +277,26 @@ def gguf_per_layer_inputs(
         raise ModelError(f"{file.path}: tensor per_layer_token_embd.weight is missing")
     known = tuple(token for token in media_tokens if token < table.shape[0])
     return PerLayerInputsSpec(width, table.shape[0], media_tokens=known)
+
+
+def gguf_text_keys(spec: DecoderSpec) -> Keys:
+    """Return the keys that `gguf_text_spec` reads."""
+    local = spec.head_dim
+    dims = {spec.heads(layer)[2] for layer in spec.layers if not layer.window}
+    full = max(dims, default=local)
+    keys: dict[str, Any] = {
+        "attention.key_length": full,
+        "attention.value_length": full,
+        "attention.key_length_swa": local,
+        "attention.value_length_swa": local,
+        **windows_of_each(spec),
+        "attention.shared_kv_layers": sum(
+            layer.attention.cache_of is not None for layer in spec.layers
+        ),
+        "rope.dimension_count_swa": local,
+    }
+    if spec.logit_cap:
+        keys["final_logit_softcapping"] = float(spec.logit_cap)
+    inputs = spec.per_layer_inputs
+    keys["embedding_length_per_layer_input"] = 0 if inputs is None else inputs.width
+    return keys

@@ -1,15 +1,16 @@
-"""Builds the DecoderSpec of a GGUF file whose attention is latent: DeepSeek V2 and V3, Kimi K2,
-GLM-4.7-Flash, Mistral 4."""
+"""Builds the DecoderSpec of a GGUF file whose attention is latent, and writes its keys: DeepSeek V2
+and V3, Kimi K2, GLM-4.7-Flash, Mistral 4."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.gguf_experts import EXPERT_KEYS, gguf_mixtures
+from penstock.models.configuration.gguf_keys import Keys
 from penstock.models.decoder.block_specs import LayerAttention, QueryScaling
 from penstock.models.decoder.mixers.latent_attention import LatentAttentionSpec
 from penstock.models.decoder.rope_spec import RopeScaling, RopeSpec, YarnScaling
@@ -117,3 +118,29 @@ def _query_scaling(file: GgufFile, architecture: str, rope: RopeSpec) -> QuerySc
 def _log_multiplier(file: GgufFile, architecture: str) -> float:
     """Return the factor of log(YaRN's factor) in the growth of scores: `mscale_all_dim` / 10."""
     return file.real(f"{architecture}.rope.scaling.yarn_log_multiplier", 0.0)
+
+
+def gguf_latent_keys(spec: DecoderSpec) -> Keys:
+    """Return the keys that `gguf_latent_spec` reads."""
+    mixer = spec.layers[0].mixer
+    assert isinstance(mixer, LatentAttentionSpec)
+    keys: dict[str, Any] = {
+        "attention.head_count_kv": 1,
+        "attention.kv_lora_rank": mixer.kv_rank,
+        "attention.key_length": mixer.kv_rank + mixer.rotated_dim,
+        "attention.value_length": mixer.kv_rank,
+        "attention.key_length_mla": mixer.query_dim,
+        "attention.value_length_mla": mixer.value_dim,
+    }
+    if mixer.q_rank:
+        keys["attention.q_lora_rank"] = mixer.q_rank
+    own = spec.layers[0].attention.query_scaling
+    if own is not None:
+        keys["attention.temperature_scale"] = float(own.strength)
+        keys["attention.temperature_length"] = own.period
+    scaling, growth = spec.rope.scaling, math.sqrt(mixer.scale * math.sqrt(mixer.query_dim))
+    if isinstance(scaling, YarnScaling) and scaling.factor > 1 and not math.isclose(growth, 1.0):
+        further = growth / scaling.attention_factor - 1
+        keys["rope.scaling.yarn_log_multiplier"] = further / math.log(scaling.factor)
+        keys["rope.scaling.attn_factor"] = float(scaling.attention_factor)
+    return keys

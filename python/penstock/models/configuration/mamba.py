@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.base.errors import ModelError
+from penstock.models.configuration.gguf_keys import Keys
 from penstock.models.configuration.hf_experts import HfExpertsConfig
 from penstock.models.decoder.mixers.mamba2 import Mamba2Spec
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.quant.gguf.gguf_file import GgufFile
 
 
@@ -96,6 +98,21 @@ def gguf_mamba(file: GgufFile, norm_eps: float) -> Mamba2Spec:
         norm="gate first" if any(map(_is_norm, file.tensors)) else "gate",
         form="gguf",
     )
+
+
+def gguf_mamba_keys(spec: DecoderSpec) -> Keys:
+    """Return the keys that `gguf_mamba` reads."""
+    blocks = (layer.mixer for layer in spec.layers if isinstance(layer.mixer, Mamba2Spec))
+    block = next(blocks, None)
+    if block is None:
+        return {}
+    return {
+        "ssm.conv_kernel": block.taps,
+        "ssm.state_size": block.state_dim,
+        "ssm.group_count": block.groups,
+        "ssm.inner_size": block.inner_size,
+        "ssm.time_step_rank": block.heads,
+    }
 
 
 def _is_norm(name: str) -> bool:

@@ -191,3 +191,18 @@ class DivisibleMixerSpec(MixerSpec, Protocol):
     def shard_weights(self, weights: Any, rank: int, count: int, columns: TakeColumns) -> Any:
         """Return the weights of rank `rank`, of the weights that `read` returned."""
         ...
+
+
+@runtime_checkable
+class WritableMixerSpec(MixerSpec, Protocol):
+    """A mixer in a folder whose tensors can be written as those of a GGUF file."""
+
+    @property
+    def gguf_form(self) -> MixerSpec | None:
+        """The same block in a GGUF file; None if the folder's form cannot be written."""
+        ...
+
+    def in_gguf(self, role: str, tensors: LayerTensors) -> Matrix | tuple[Matrix, ...] | Vector:
+        """Return the tensor that has `role` in a GGUF file, from the tensors of a layer of the
+        folder: a matrix, the matrices of a stack, or numbers."""
+        ...

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,9 @@ from penstock.models.decoder.rope_spec import (
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+
+_STANDS_STILL: Final = 1e30
+"""The divisor of a frequency that llama.cpp's converter writes for a pair that does not turn."""
 
 
 def rope_table(rope: RopeSpec, positions: int, factors: Floats | None = None) -> Floats:
@@ -43,6 +48,17 @@ def rope_table(rope: RopeSpec, positions: int, factors: Floats | None = None) ->
     if amplitude != 1.0:
         table *= np.float32(amplitude)
     return table
+
+
+def frequency_factors(rope: RopeSpec) -> Floats:
+    """Return the divisors [rotary_dim / 2] of the frequencies that express Llama 3 scaling and
+    pairs that do not turn, as GGUF stores them."""
+    kept = rope.scaling if isinstance(rope.scaling, Llama3Scaling) else None
+    plain, _ = _frequencies(replace(rope, scaling=None, turning_pairs=None), 1)
+    wanted, _ = _frequencies(replace(rope, scaling=kept), 1)
+    factors = np.full(len(plain), _STANDS_STILL)
+    np.divide(plain, wanted, out=factors, where=wanted != 0)
+    return factors.astype(np.float32)
 
 
 def chunked_axes(sections: Sequence[int]) -> tuple[int, ...]:

@@ -198,6 +198,10 @@ class DecoderWeights:
             weights = self._read_feed_forward(prefix, own, weights)
         return self._read_parts(prefix, weights)
 
+    def mixer_tensors(self, index: int) -> LayerTensors:
+        """Return the tensors of the mixer of layer `index`, by role."""
+        return _LayerTensors(self, self.names.layer.format(index), self.names.mixer)
+
     def parts(self) -> LayerTensors:
         """See `Weights`."""
         return _LayerTensors(self, "", self.names.model_parts)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.gguf_keys import Keys
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import uniform_layers
@@ -57,7 +58,12 @@ def with_scaled_logits(plain: DecoderSpec, scale: float, where: str) -> DecoderS
     return replace(plain, parallel=True, interleaved_rope=True, logit_scale=scale)
 
 
+def gguf_keys(spec: DecoderSpec) -> Keys:
+    """Return the key of the factor on the logits."""
+    return {"logit_scale": float(spec.logit_scale)}
+
+
 FAMILY = Family(
     hf=HfDecoder("cohere", "CohereForCausalLM", Config, spec),
-    gguf=GgufDecoder("command-r", gguf_spec),
+    gguf=GgufDecoder("command-r", gguf_spec, keys=gguf_keys),
 )

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.gguf_keys import Keys, windows_of_each
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import all_but_last_of, typed_layers
 from penstock.models.decoder.spec import DecoderSpec
+from penstock.models.families import cohere
 from penstock.models.families.cohere import with_gguf_scale, with_scaled_logits
 from penstock.models.families.exaone4 import without_global_rotation
 from penstock.quant.gguf.gguf_file import GgufFile
@@ -46,7 +48,12 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     return with_gguf_scale(file, plain)
 
 
+def gguf_keys(spec: DecoderSpec) -> Keys:
+    """Return the keys that `gguf_spec` reads."""
+    return {**cohere.gguf_keys(spec), **windows_of_each(spec)}
+
+
 FAMILY = Family(
     hf=HfDecoder("cohere2", "Cohere2ForCausalLM", Config, spec),
-    gguf=GgufDecoder("cohere2", gguf_spec),
+    gguf=GgufDecoder("cohere2", gguf_spec, keys=gguf_keys),
 )

@@ -40,4 +40,7 @@ def spec(config: Config, where: str) -> DecoderSpec:
     return latent_decoder_spec(config, where, mixture_layers(config, where, experts))
 
 
-FAMILY = Family(hf=HfDecoder("deepseek_v2", "DeepseekV2ForCausalLM", Config, spec, HF_LATENT_NAMES))
+FAMILY = Family(
+    hf=HfDecoder("deepseek_v2", "DeepseekV2ForCausalLM", Config, spec, HF_LATENT_NAMES),
+    gguf_of="deepseek2",
+)

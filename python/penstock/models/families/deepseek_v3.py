@@ -5,7 +5,7 @@ have this architecture too."""
 from __future__ import annotations
 
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
-from penstock.models.configuration.gguf_latent import gguf_latent_spec
+from penstock.models.configuration.gguf_latent import gguf_latent_keys, gguf_latent_spec
 from penstock.models.configuration.hf_latent import HfLatentConfig, latent_decoder_spec
 from penstock.models.configuration.hf_shared_experts import mixture_layers, shared_mixture
 from penstock.models.decoder.spec import DecoderSpec
@@ -36,5 +36,5 @@ def spec(config: Config, where: str) -> DecoderSpec:
 
 FAMILY = Family(
     hf=HfDecoder("deepseek_v3", "DeepseekV3ForCausalLM", Config, spec, HF_LATENT_NAMES),
-    gguf=GgufDecoder("deepseek2", gguf_latent_spec, GGUF_LATENT_NAMES),
+    gguf=GgufDecoder("deepseek2", gguf_latent_spec, GGUF_LATENT_NAMES, keys=gguf_latent_keys),
 )

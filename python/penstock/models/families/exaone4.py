@@ -8,6 +8,7 @@ from dataclasses import replace
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.gguf_keys import windows_of_each
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import all_but_last_of, num_layers, typed_layers
@@ -75,5 +76,5 @@ def _with_norms(plain: DecoderSpec) -> DecoderSpec:
 
 FAMILY = Family(
     hf=HfDecoder("exaone4", "Exaone4ForCausalLM", Config, spec, NAMES),
-    gguf=GgufDecoder("exaone4", gguf_spec),
+    gguf=GgufDecoder("exaone4", gguf_spec, keys=windows_of_each),
 )

@@ -141,5 +141,5 @@ GGUF_PARALLEL_NAMES = replace(
 )
 FAMILY = Family(
     hf=HfDecoder("falcon_h1", "FalconH1ForCausalLM", Config, spec, NAMES, is_reranker=False),
-    gguf=GgufDecoder("falcon-h1", gguf_spec, GGUF_PARALLEL_NAMES),
+    gguf=GgufDecoder("falcon-h1", gguf_spec, GGUF_PARALLEL_NAMES, is_written=False),
 )

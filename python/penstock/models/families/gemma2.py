@@ -9,6 +9,7 @@ from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gemma_text import NAMES, GemmaConfig, llama_keys
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.gguf_keys import Keys
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import all_but_last_of, typed_layers
 from penstock.models.decoder.spec import DecoderSpec
@@ -76,7 +77,15 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     )
 
 
+def gguf_keys(spec: DecoderSpec) -> Keys:
+    """Return the keys that `gguf_spec` reads."""
+    return {
+        "attn_logit_softcapping": float(spec.attention_cap),
+        "final_logit_softcapping": float(spec.logit_cap),
+    }
+
+
 FAMILY = Family(
     hf=HfDecoder("gemma2", "Gemma2ForCausalLM", Config, spec, NAMES),
-    gguf=GgufDecoder("gemma2", gguf_spec),
+    gguf=GgufDecoder("gemma2", gguf_spec, keys=gguf_keys),
 )

@@ -135,6 +135,6 @@ FAMILY = Family(
         headless="Gemma3nTextModel",
         is_reranker=False,
     ),
-    gguf=GgufDecoder("gemma3n", gguf_text_spec, GGUF_ALTUP_NAMES),
+    gguf=GgufDecoder("gemma3n", gguf_text_spec, GGUF_ALTUP_NAMES, is_written=False),
     media=MediaFamily("Gemma3nForConditionalGeneration", read_folder),
 )

@@ -36,6 +36,7 @@ from penstock.models.configuration.gemma4_media import (
 )
 from penstock.models.configuration.gemma4_text import (
     Gemma4TextConfig,
+    gguf_text_keys,
     gguf_text_spec,
     text_spec,
 )
@@ -256,7 +257,7 @@ def assistant_spec(keys: Mapping[str, Any], where: str) -> AssistantSpec:
 
 FAMILY = Family(
     hf=_HF,
-    gguf=GgufDecoder("gemma4", gguf_text_spec, GGUF_INPUT_NAMES),
+    gguf=GgufDecoder("gemma4", gguf_text_spec, GGUF_INPUT_NAMES, keys=gguf_text_keys),
     media=MediaFamily("Gemma4ForConditionalGeneration", read_folder, ("gemma4v",), read_mmproj),
     assistant=AssistantFamily(
         "Gemma4AssistantForCausalLM",

@@ -161,6 +161,7 @@ def assistant_spec(keys: Mapping[str, Any], where: str) -> AssistantSpec:
 
 FAMILY = Family(
     hf=_HF,
+    gguf_of="gemma4",
     media=MediaFamily(
         "Gemma4UnifiedForConditionalGeneration",
         read_folder,

@@ -51,5 +51,6 @@ def _mixtures(config: Config, where: str, experts: ExpertsSpec) -> list[ExpertsS
 
 
 FAMILY = Family(
-    hf=HfDecoder("glm4_moe_lite", "Glm4MoeLiteForCausalLM", Config, spec, HF_LATENT_NAMES)
+    hf=HfDecoder("glm4_moe_lite", "Glm4MoeLiteForCausalLM", Config, spec, HF_LATENT_NAMES),
+    gguf_of="deepseek2",
 )

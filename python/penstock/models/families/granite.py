@@ -8,14 +8,17 @@ m.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.gguf_keys import Keys
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import uniform_layers
+from penstock.models.decoder.mixers.mamba2 import Mamba2Spec
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.spec_limits import check_factor
 from penstock.quant.gguf.gguf_file import GgufFile
@@ -83,7 +86,24 @@ def with_multipliers(
     )
 
 
+def gguf_keys(spec: DecoderSpec) -> Keys:
+    """Return the keys of the multipliers. The residual multiplier is known only where another eps
+    tells it; otherwise it stays part of the eps and of the embedding's multiplier, which computes
+    the same."""
+    inner = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, Mamba2Spec)]
+    residual = math.sqrt(inner[0].norm_eps / spec.norm_eps) if inner else 1.0
+    scale = spec.head_dim**-0.5 if spec.attention_scale is None else spec.attention_scale
+    return {
+        "attention.layer_norm_rms_epsilon": float(spec.norm_eps * residual**2),
+        "attention.scale": float(scale),
+        "embedding_scale": float(spec.embedding_scale * residual),
+        "residual_scale": float(residual),
+        "logit_scale": float(1 / spec.logit_scale),
+        "rope.scaling.finetuned": all(layer.rotary for layer in spec.layers),
+    }
+
+
 FAMILY = Family(
     hf=HfDecoder("granite", "GraniteForCausalLM", Config, spec),
-    gguf=GgufDecoder("granite", gguf_spec, permuted_qk=True),
+    gguf=GgufDecoder("granite", gguf_spec, permuted_qk=True, keys=gguf_keys),
 )

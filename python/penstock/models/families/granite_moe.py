@@ -61,5 +61,5 @@ NAMES = replace(
 )
 FAMILY = Family(
     hf=HfDecoder("granitemoe", "GraniteMoeForCausalLM", Config, spec, NAMES),
-    gguf=GgufDecoder("granitemoe", gguf_spec, permuted_qk=True),
+    gguf=GgufDecoder("granitemoe", gguf_spec, permuted_qk=True, keys=granite.gguf_keys),
 )

@@ -11,6 +11,7 @@ import msgspec
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.gguf_experts import EXPERT_KEYS, gguf_mixtures
+from penstock.models.configuration.gguf_keys import Keys, kv_heads_of_each
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_experts import softmax_choice
 from penstock.models.configuration.hybrid_layers import check_count, gguf_per_layer, layer_kinds
@@ -18,6 +19,7 @@ from penstock.models.configuration.mamba import (
     GGUF_MAMBA_NAMES,
     MambaConfig,
     gguf_mamba,
+    gguf_mamba_keys,
     mamba_names,
     mamba_of,
 )
@@ -112,6 +114,21 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     )
 
 
+def gguf_keys(spec: DecoderSpec) -> Keys:
+    """Return the keys that `gguf_spec` reads. llama.cpp takes the width of experts from the key of
+    the feed-forward."""
+    attention = [layer.rotary for layer in spec.layers if layer.has_attention]
+    experts = spec.layers[0].experts
+    width = spec.intermediate_size if experts is None else experts.intermediate_size
+    return {
+        "feed_forward_length": width,
+        **granite.gguf_keys(spec),
+        **kv_heads_of_each(spec),
+        **gguf_mamba_keys(spec),
+        "rope.scaling.finetuned": all(attention),
+    }
+
+
 NAMES = replace(
     HF_NAMES,
     gate=_SHARED[0],
@@ -135,5 +152,6 @@ FAMILY = Family(
         gguf_spec,
         replace(GGUF_NAMES, mixer=GGUF_MAMBA_NAMES),
         permuted_qk=True,
+        keys=gguf_keys,
     ),
 )

@@ -12,5 +12,6 @@ FAMILY = Family(
         granite_moe.Config,
         granite_moe.spec,
         granite_moe.NAMES,
-    )
+    ),
+    gguf_of="granitemoe",
 )

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.gguf_keys import Keys, kv_heads_of_each
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_experts import HfExpertsConfig
 from penstock.models.configuration.hybrid_layers import (
@@ -105,6 +106,14 @@ def gguf_spec(file: GgufFile, family_keys: frozenset[str] = frozenset()) -> Deco
     return replace(plain, layers=layers, qk_norm=True, qkv_bias=False, output_bias=False)
 
 
+def gguf_keys(spec: DecoderSpec) -> Keys:
+    """Return the keys that `gguf_spec` reads."""
+    convs = (layer.mixer for layer in spec.layers if isinstance(layer.mixer, ShortConvSpec))
+    conv = next(convs, None)
+    taps = {} if conv is None else {"shortconv.l_cache": conv.taps}
+    return {**kv_heads_of_each(spec), **taps}
+
+
 MIXER_NAMES: Final = {
     "into": "conv.in_proj.weight",
     "into_bias": "conv.in_proj.bias",
@@ -137,5 +146,5 @@ GGUF_CONV_NAMES = replace(
 )
 FAMILY = Family(
     hf=HfDecoder("lfm2", "Lfm2ForCausalLM", Config, spec, NAMES, is_reranker=False),
-    gguf=GgufDecoder("lfm2", gguf_spec, GGUF_CONV_NAMES),
+    gguf=GgufDecoder("lfm2", gguf_spec, GGUF_CONV_NAMES, keys=gguf_keys),
 )

@@ -81,5 +81,5 @@ NAMES = replace(
 )
 FAMILY = Family(
     hf=HfDecoder("lfm2_moe", "Lfm2MoeForCausalLM", Config, spec, NAMES, is_reranker=False),
-    gguf=GgufDecoder("lfm2moe", gguf_spec, lfm2.GGUF_CONV_NAMES),
+    gguf=GgufDecoder("lfm2moe", gguf_spec, lfm2.GGUF_CONV_NAMES, keys=lfm2.gguf_keys),
 )

@@ -189,5 +189,5 @@ FAMILY = Family(
         is_reranker=False,
         tensor_name=tensor_name,
     ),
-    gguf=GgufDecoder("llama4", gguf_spec, GGUF_NAMES),
+    gguf=GgufDecoder("llama4", gguf_spec, GGUF_NAMES, is_written=False),
 )

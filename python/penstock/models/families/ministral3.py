@@ -12,6 +12,7 @@ import msgspec
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.gguf_keys import Keys
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import uniform_layers
@@ -71,6 +72,12 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     return _with_scaled_queries(plain, file.real(f"mistral3.{_SCALE_KEY}", 0.0), str(file.path))
 
 
+def gguf_keys(spec: DecoderSpec) -> Keys:
+    """Return the key of the growth of queries."""
+    own = spec.layers[0].attention.query_scaling
+    return {} if own is None else {_SCALE_KEY: float(own.strength)}
+
+
 def _with_scaled_queries(plain: DecoderSpec, strength: Any, where: str) -> DecoderSpec:
     """Return `plain` with queries that grow from the original context of YaRN on. Raises ModelError
     that starts with `where` for a faulty strength."""
@@ -89,5 +96,5 @@ def _with_scaled_queries(plain: DecoderSpec, strength: Any, where: str) -> Decod
 
 FAMILY = Family(
     hf=HfDecoder("ministral3", "Ministral3ForCausalLM", Config, spec),
-    gguf=GgufDecoder("mistral3", gguf_spec, permuted_qk=True),
+    gguf=GgufDecoder("mistral3", gguf_spec, permuted_qk=True, keys=gguf_keys),
 )

@@ -25,4 +25,4 @@ def spec(config: Config, where: str) -> DecoderSpec:
     return replace(decoder_spec(config, where, layers), qkv_bias=False, output_bias=False)
 
 
-FAMILY = Family(hf=HfDecoder("mistral", "MistralForCausalLM", Config, spec))
+FAMILY = Family(hf=HfDecoder("mistral", "MistralForCausalLM", Config, spec), gguf_of="llama")

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
-from penstock.models.configuration.gguf_latent import gguf_latent_spec
+from penstock.models.configuration.gguf_latent import gguf_latent_keys, gguf_latent_spec
 from penstock.models.configuration.hf_latent import HfLatentConfig, latent_decoder_spec
 from penstock.models.configuration.hf_shared_experts import mixture_layers, shared_mixture
 from penstock.models.decoder.block_specs import LayerAttention, QueryScaling
@@ -73,5 +73,5 @@ def _query_scaling(rope: Mapping[str, Any], where: str) -> QueryScaling | None:
 
 FAMILY = Family(
     hf=HfDecoder("mistral4", "Mistral4ForCausalLM", Config, spec, HF_LATENT_NAMES),
-    gguf=GgufDecoder("mistral4", gguf_latent_spec, GGUF_LATENT_NAMES),
+    gguf=GgufDecoder("mistral4", gguf_latent_spec, GGUF_LATENT_NAMES, keys=gguf_latent_keys),
 )

@@ -41,4 +41,4 @@ NAMES = replace(
     expert_up="block_sparse_moe.experts.{}.w3",
     expert_down="block_sparse_moe.experts.{}.w2",
 )
-FAMILY = Family(hf=HfDecoder("mixtral", "MixtralForCausalLM", Config, spec, NAMES))
+FAMILY = Family(hf=HfDecoder("mixtral", "MixtralForCausalLM", Config, spec, NAMES), gguf_of="llama")

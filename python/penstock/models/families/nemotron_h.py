@@ -195,5 +195,5 @@ NAMES = replace(
 GGUF_HYBRID_NAMES = replace(GGUF_NAMES, mlp_norm="attn_norm", mixer=GGUF_MAMBA_NAMES)
 FAMILY = Family(
     hf=HfDecoder("nemotron_h", "NemotronHForCausalLM", Config, spec, NAMES, is_reranker=False),
-    gguf=GgufDecoder("nemotron_h", gguf_spec, GGUF_HYBRID_NAMES),
+    gguf=GgufDecoder("nemotron_h", gguf_spec, GGUF_HYBRID_NAMES, is_written=False),
 )

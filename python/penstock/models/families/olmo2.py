@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.gguf_keys import windows_of_each
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import uniform_layers
@@ -48,5 +49,5 @@ NAMES = replace(
 )
 FAMILY = Family(
     hf=HfDecoder("olmo2", "Olmo2ForCausalLM", Config, spec, NAMES),
-    gguf=GgufDecoder("olmo2", gguf_spec),
+    gguf=GgufDecoder("olmo2", gguf_spec, keys=windows_of_each),
 )

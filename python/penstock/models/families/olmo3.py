@@ -29,4 +29,6 @@ def spec(config: Config, where: str) -> DecoderSpec:
     return olmo2.with_norms(replace(plain, local_rope=local))
 
 
-FAMILY = Family(hf=HfDecoder("olmo3", "Olmo3ForCausalLM", Config, spec, olmo2.NAMES))
+FAMILY = Family(
+    hf=HfDecoder("olmo3", "Olmo3ForCausalLM", Config, spec, olmo2.NAMES), gguf_of="olmo2"
+)

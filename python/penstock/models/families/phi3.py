@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
+from penstock.models.configuration.gguf_keys import Keys
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import partial_rotary_decoder_spec
 from penstock.models.configuration.hf_layers import uniform_layers
@@ -28,6 +29,11 @@ def spec(config: Config, where: str) -> DecoderSpec:
     return replace(plain, qkv_bias=False, output_bias=False)
 
 
+def gguf_keys(spec: DecoderSpec) -> Keys:
+    """Return the key of the sliding window, which llama.cpp needs also if there is none."""
+    return {"attention.sliding_window": spec.layers[0].window}
+
+
 NAMES = replace(
     HF_NAMES,
     q="self_attn.qkv_proj",
@@ -38,5 +44,5 @@ NAMES = replace(
 )
 FAMILY = Family(
     hf=HfDecoder("phi3", "Phi3ForCausalLM", Config, spec, NAMES),
-    gguf=GgufDecoder("phi3", names=GGUF_FUSED_GATE_UP_NAMES),
+    gguf=GgufDecoder("phi3", names=GGUF_FUSED_GATE_UP_NAMES, keys=gguf_keys),
 )

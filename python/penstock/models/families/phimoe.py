@@ -12,6 +12,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.routing import Routing
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.gguf_keys import Keys
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_experts import HfExpertsConfig, expert_counts
 from penstock.models.configuration.hf_layers import uniform_layers
@@ -97,6 +98,11 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     )
 
 
+def gguf_keys(spec: DecoderSpec) -> Keys:
+    """Return the key of the eps, which llama.cpp expects of RMSNorms here too."""
+    return {"attention.layer_norm_rms_epsilon": float(spec.norm_eps)}
+
+
 FAMILY = Family(
     hf=HfDecoder(
         "phimoe",
@@ -106,5 +112,5 @@ FAMILY = Family(
         mixtral.NAMES,
         aliases=("PhiMoEForCausalLM",),
     ),
-    gguf=GgufDecoder("phimoe", gguf_spec),
+    gguf=GgufDecoder("phimoe", gguf_spec, keys=gguf_keys),
 )

@@ -12,9 +12,10 @@ from penstock.models.configuration.gated_delta import (
     DeltaConfig,
     delta_decoder,
     gguf_delta_decoder,
+    gguf_delta_keys,
 )
 from penstock.models.configuration.qwen_vl import read_qwen_media, vision_keys
-from penstock.models.decoder.mixers.gated_delta import DeltaLayout
+from penstock.models.decoder.mixers.gated_delta import TILED, DeltaLayout
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import GGUF_NAMES, HF_NAMES, MtpNames
 from penstock.models.families import qwen3_vl
@@ -42,7 +43,7 @@ def spec(config: DeltaConfig, where: str) -> DecoderSpec:
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
     """Return the decoder spec of a GGUF file."""
-    return gguf_delta_decoder(file, DeltaLayout(heads="tiled", form="gguf"))
+    return gguf_delta_decoder(file, TILED)
 
 
 NAMES = replace(
@@ -97,6 +98,6 @@ FAMILY = Family(
         headless="Qwen3_5TextModel",
         is_reranker=False,
     ),
-    gguf=GgufDecoder("qwen35", gguf_spec, GGUF_DELTA_NAMES),
+    gguf=GgufDecoder("qwen35", gguf_spec, GGUF_DELTA_NAMES, keys=gguf_delta_keys),
     media=MediaFamily("Qwen3_5ForConditionalGeneration", read_folder),
 )

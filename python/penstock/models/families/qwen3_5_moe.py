@@ -9,7 +9,11 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder, MediaFamily
-from penstock.models.configuration.gated_delta import DeltaConfig, with_mixtures
+from penstock.models.configuration.gated_delta import (
+    DeltaConfig,
+    gguf_delta_keys,
+    with_mixtures,
+)
 from penstock.models.configuration.gguf_experts import gguf_mixtures
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.families import qwen3_5
@@ -59,6 +63,6 @@ FAMILY = Family(
         headless="Qwen3_5MoeTextModel",
         is_reranker=False,
     ),
-    gguf=GgufDecoder("qwen35moe", gguf_spec, qwen3_5.GGUF_DELTA_NAMES),
+    gguf=GgufDecoder("qwen35moe", gguf_spec, qwen3_5.GGUF_DELTA_NAMES, keys=gguf_delta_keys),
     media=MediaFamily("Qwen3_5MoeForConditionalGeneration", qwen3_5.read_folder),
 )

@@ -10,10 +10,11 @@ from penstock.models.configuration.gated_delta import (
     DeltaConfig,
     delta_decoder,
     gguf_delta_decoder,
+    gguf_delta_keys,
     with_mixtures,
 )
 from penstock.models.configuration.gguf_experts import gguf_mixtures
-from penstock.models.decoder.mixers.gated_delta import DeltaLayout
+from penstock.models.decoder.mixers.gated_delta import GATES_BY_GROUP, DeltaLayout
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.families import qwen3_5
 from penstock.models.families.qwen2_moe import NAMES as SHARED_NAMES
@@ -41,7 +42,7 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     """Return the decoder spec of a GGUF file. In older files, the projection of the gates is part
     of another matrix."""
     older = any(name.endswith(".ssm_in.weight") for name in file.tensors)
-    layout = DeltaLayout("by group" if older else "gates by group", form="gguf")
+    layout = DeltaLayout("by group", form="gguf") if older else GATES_BY_GROUP
     return gguf_mixtures(file, gguf_delta_decoder(file, layout), "softmax")
 
 
@@ -65,5 +66,5 @@ GGUF_NEXT_NAMES = replace(
 )
 FAMILY = Family(
     hf=HfDecoder("qwen3_next", "Qwen3NextForCausalLM", Config, spec, NAMES, is_reranker=False),
-    gguf=GgufDecoder("qwen3next", gguf_spec, GGUF_NEXT_NAMES),
+    gguf=GgufDecoder("qwen3next", gguf_spec, GGUF_NEXT_NAMES, keys=gguf_delta_keys),
 )

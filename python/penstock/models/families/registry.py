@@ -130,10 +130,14 @@ _HF_NAMES: Final = {family.name: family.names for family in _DECODERS} | {
     for family in FAMILIES
     if isinstance(family.hf, HfDecoder) and family.gguf is not None
 }
-_GGUF_TWINS: Final = {
-    family.hf.name: family.gguf.names
+_GGUF_TWINS: Final[Mapping[str, GgufDecoder]] = {
+    family.hf.name: family.gguf
     for family in FAMILIES
     if isinstance(family.hf, HfDecoder) and isinstance(family.gguf, GgufDecoder)
+} | {
+    family.hf.name: GGUF_DECODERS[family.gguf_of]
+    for family in FAMILIES
+    if isinstance(family.hf, HfDecoder) and family.gguf_of
 }
 _ENCODER_NAMES: Final = {family.name: family.names for family in _ENCODERS}
 
@@ -302,12 +306,17 @@ def gguf_names(spec: DecoderSpec) -> TensorNames:
     return GGUF_DECODERS[spec.architecture].names
 
 
+def gguf_family(spec: DecoderSpec) -> GgufDecoder | None:
+    """Return the family of the GGUF files of a model, whose spec is that of its folder; None if it
+    has no GGUF form."""
+    return _GGUF_TWINS.get(spec.architecture)
+
+
 def gguf_twin(names: TensorNames, spec: DecoderSpec) -> TensorNames:
     """Return the names that a GGUF file of the model would have: `names` themselves if they are of
     a GGUF file, or if the model has no GGUF form."""
-    if names.layer == GGUF_NAMES.layer:
-        return names
-    return _GGUF_TWINS.get(spec.architecture, names)
+    twin = gguf_family(spec)
+    return names if names.layer == GGUF_NAMES.layer or twin is None else twin.names
 
 
 def tensor_renaming(spec: DecoderSpec, container: str | None) -> Callable[[str], str | None] | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from penstock.base.errors import ModelError
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.gguf_keys import Keys
 from penstock.models.configuration.hf_config import HfConfig
 from penstock.models.configuration.hf_decoder import partial_rotary_decoder_spec
 from penstock.models.configuration.hf_layers import uniform_layers
@@ -51,7 +52,12 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     return replace(plain, qk_norm=False, parallel="blk.0.ffn_norm.weight" not in file.tensors)
 
 
+def gguf_keys(spec: DecoderSpec) -> Keys:
+    """Return the key of parallel blocks, which llama.cpp reads."""
+    return {"use_parallel_residual": spec.parallel}
+
+
 FAMILY = Family(
     hf=HfDecoder("stablelm", "StableLmForCausalLM", Config, spec),
-    gguf=GgufDecoder("stablelm", gguf_spec),
+    gguf=GgufDecoder("stablelm", gguf_spec, keys=gguf_keys),
 )

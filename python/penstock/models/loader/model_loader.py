@@ -15,9 +15,7 @@ from typing import Literal
 from penstock.base.errors import ModelError
 from penstock.config.weight_types import WIDE, WeightForm
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
-from penstock.models.checkpoint.equal_matrices import equal_matrices
 from penstock.models.checkpoint.random_checkpoint import RandomCheckpoint
-from penstock.models.checkpoint.renamed_checkpoint import RenamedCheckpoint
 from penstock.models.configuration.family import GgufDecoder
 from penstock.models.configuration.gguf_encoder import gguf_pooler_spec
 from penstock.models.configuration.text_backbone import non_text_bytes, text_backbone_names
@@ -40,7 +38,11 @@ from penstock.models.encoder.tensor_names import gguf_encoder_names
 from penstock.models.encoder.weights import EncoderWeights
 from penstock.models.families import registry
 from penstock.models.hub.model_files import ModelFiles, fingerprint
-from penstock.models.loader.folder_tensors import folder_names, unfuse_experts
+from penstock.models.loader.folder_tensors import (
+    folder_names,
+    open_folder_decoder,
+    unfuse_experts,
+)
 from penstock.models.loader.importance_names import importance_by_tensor
 from penstock.models.loader.media import media_spec, open_towers
 from penstock.models.tokenizer import gguf_tokenizer, hf_tokenizer
@@ -281,14 +283,9 @@ def load_model(
         read, permuted_qk = checkpoint, family.permuted_qk
         names = gguf_names(family.names, file.tensors)
     else:
-        spec = registry.spec_of_folder(files.path)
-        container = registry.multimodal_architecture_of_folder(files.path)
-        checkpoint = _renamed(
-            open_checkpoint(files.path, _float8_storage(float8, dtype)), spec, container
-        )
-        names, permuted_qk = folder_names(spec, checkpoint, container), False
-        spec = _resolve_tied_head(spec, checkpoint, names)
-        read = unfuse_experts(checkpoint, spec)
+        opened = open_folder_decoder(files.path, _float8_storage(float8, dtype))
+        spec, names, container = opened.spec, opened.names, opened.container
+        checkpoint, read, permuted_qk = opened.checkpoint, opened.unfused, False
     head = None
     if mtp == "required":
         head = _open_mtp(checkpoint, names, spec, dtype, container, permuted_qk)
@@ -352,12 +349,6 @@ def _open_mtp(
     return MtpWeights(part, names, spec, dtype, permuted_qk)
 
 
-def _renamed(checkpoint: Checkpoint, spec: DecoderSpec, container: str | None) -> Checkpoint:
-    """Return the checkpoint with the names that the families of the model use."""
-    name_of = registry.tensor_renaming(spec, container)
-    return checkpoint if name_of is None else RenamedCheckpoint(checkpoint, name_of)
-
-
 def quantized_forms(
     names: TensorNames, spec: DecoderSpec, form: WeightForm
 ) -> dict[str, WeightForm]:
@@ -367,19 +358,6 @@ def quantized_forms(
     if spec.per_layer_inputs is not None:
         ends[names.model_parts[per_layer_inputs.TABLE]] = WIDE
     return ends | dict.fromkeys(quantizable_names(names, spec), form)
-
-
-def _resolve_tied_head(
-    spec: DecoderSpec, checkpoint: Checkpoint, names: TensorNames
-) -> DecoderSpec:
-    """Return `spec` with `tied_head` corrected: if the config ties the head to the embedding, but
-    the checkpoint has two different matrices, the head is not tied."""
-    both = [f"{name}.weight" for name in (names.embedding, names.head)]
-    shapes = [checkpoint.tensors[name].shape for name in both if name in checkpoint.tensors]
-    if not spec.tied_head or shapes != [(spec.vocab_size, spec.hidden_size)] * 2:
-        return spec
-    embedding, head = map(checkpoint.matrix, both)
-    return replace(spec, tied_head=equal_matrices(embedding, head))
 
 
 def _float8_storage(float8: Float8Storage, dtype: Literal["auto", "f32"]) -> Float8Storage:

@@ -16,7 +16,12 @@ ALIGNMENT: Final = 32
 _VERSION: Final = 3
 _NUMBERS: Final = {name: number for number, name in ((n, t.name) for n, t in SUPPORTED.items())}
 _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
-_ARRAY_TYPES: Final = {"i": ("<i4", _INT32), "u": ("<u4", _UINT32), "f": ("<f4", _FLOAT32)}
+_ARRAY_TYPES: Final = {
+    "i": ("<i4", _INT32),
+    "u": ("<u4", _UINT32),
+    "f": ("<f4", _FLOAT32),
+    "b": ("?", _BOOL),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class GgufLayout:
 
 def pair(key: str, value: str | bool | int | float | Sequence[str] | npt.NDArray[Any]) -> bytes:
     """Encode a metadata key and its value: integers as uint32, reals as float32, arrays of numbers
-    as int32, uint32 or float32."""
+    as int32, uint32, float32 or booleans."""
     return _text(key) + _value(value)
 
 

@@ -94,9 +94,9 @@ class Tokenizer:
         stop_ids: Iterable[int] = (),
     ) -> None:
         self._backend = backend
-        self._byte_level = byte_level
+        self.byte_level = byte_level
         self.before = list(before)
-        self._after = list(after)
+        self.after = list(after)
         self.space_prefix = space_prefix
         self.bos_id = bos_id
         self.eos_id = eos_id
@@ -125,7 +125,7 @@ class Tokenizer:
         token. A rendered chat template already contains them.
         """
         ids = self._encode(text)
-        return [*self.before, *ids, *self._after] if add_special else ids
+        return [*self.before, *ids, *self.after] if add_special else ids
 
     def encode_pieces(self, pieces: Iterable[str]) -> list[int]:
         """Return the token ids of a text given in pieces. Control tokens that span two pieces are
@@ -183,13 +183,13 @@ class Tokenizer:
     def _make_bytes(self, token_id: int) -> bytes:
         added = self._added.get(token_id)
         if added is not None:
-            if self._byte_level or token_id in self.control_ids:
+            if self.byte_level or token_id in self.control_ids:
                 return added.encode()
             return added.replace(SPACE, " ").encode()
         token = self._token(token_id)
         if token is None:  # padding of the embedding matrix
             return b""
-        if self._byte_level:
+        if self.byte_level:
             return b"".join(_alphabet().get(c) or c.encode() for c in token)
         byte = _BYTE_TOKEN.fullmatch(token)
         if byte is not None:

@@ -8,7 +8,7 @@ that share keys are neighbours.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
@@ -60,6 +60,13 @@ class DeltaLayout:
     projections: Literal["apart", "gates by group", "by group", "separate"] = "apart"
     heads: Literal["grouped", "tiled"] = "grouped"
     form: Literal["folder", "gguf"] = "folder"
+
+
+TILED: Final = DeltaLayout(heads="tiled", form="gguf")
+"""The layout in GGUF files of Qwen3.5."""
+GATES_BY_GROUP: Final = DeltaLayout("gates by group", form="gguf")
+"""The layout in GGUF files of Qwen3-Next."""
+_IN_GGUF: Final = {DeltaLayout(): TILED, DeltaLayout("by group"): GATES_BY_GROUP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +279,54 @@ class GatedDeltaSpec:
         if self.layout.heads == "grouped":
             return Linear((qkv,))
         return Linear(split_rows(qkv, (2 * self.key_rows, self.value_rows)))
+
+    @property
+    def gguf_form(self) -> GatedDeltaSpec | None:
+        """See WritableMixerSpec."""
+        layout = _IN_GGUF.get(self.layout)
+        return None if layout is None else replace(self, layout=layout)
+
+    def in_gguf(self, role: str, tensors: LayerTensors) -> Matrix | Vector:
+        """See WritableMixerSpec."""
+        if self.layout.projections == "by group":
+            return self._of_group(role, tensors)
+        heads = np.argsort(grouped_heads(self.groups, self.heads))
+        rows = rows_of_heads(heads, self.value_dim)
+        channels = np.concatenate([np.arange(2 * self.key_rows), 2 * self.key_rows + rows])
+        match role:
+            case "qkv":
+                return take_rows(tensors.matrix(role), channels)
+            case "z":
+                return take_rows(tensors.matrix(role), rows)
+            case "b" | "a":
+                return take_rows(tensors.matrix(role), heads)
+            case "out":
+                return take_column_blocks(tensors.matrix(role), heads, self.value_dim)
+            case "conv":
+                return tensors.array(role).reshape(self.channels, self.taps)[channels]
+            case "decay":
+                decay: Vector = -np.exp(tensors.array(role))[heads]
+                return decay
+            case "dt_bias":
+                return tensors.array(role)[heads]
+        return tensors.array(role)
+
+    def _of_group(self, role: str, tensors: LayerTensors) -> Matrix | Vector:
+        """Return a tensor from those of a folder with queries, keys, values and gates of each group
+        in turn."""
+        q, k, v, z = self._grouped_rows
+        match role:
+            case "qkv":
+                return take_rows(tensors.matrix("qkvz"), np.concatenate([q, k, v]))
+            case "z":
+                return take_rows(tensors.matrix("qkvz"), z)
+            case "ba" | "out":
+                return tensors.matrix(role)
+            case "conv":
+                return tensors.array(role).reshape(self.channels, self.taps)
+            case "decay":
+                return -np.exp(tensors.array(role))
+        return tensors.array(role)
 
     def pack(self, weights: Any, spec: ModelSizes, ops: Ops[Tensor]) -> GatedDelta[Tensor]:
         """See MixerSpec."""

@@ -17,11 +17,17 @@ from penstock.base.errors import ModelError
 from penstock.kernels.latent_ops import LatentSizes
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.recurrent_state import StateShape
-from penstock.kernels.weights import Linear
+from penstock.kernels.weights import Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.lora_block import LoraBlock, LoraLinear, PlacedRows, inside, whole
-from penstock.models.decoder.mixer import CacheSize, LayerTensors, ModelSizes, TakeColumns
+from penstock.models.decoder.mixer import (
+    CacheSize,
+    LayerTensors,
+    ModelSizes,
+    TakeColumns,
+    Vector,
+)
 from penstock.models.decoder.mixers.latent_weights import (
     LatentWeights,
     Order,
@@ -235,6 +241,20 @@ class LatentAttentionSpec:
             keys, values = (map(as_floats, tensors.stack(role)) for role in ("k_b", "v_b"))
             return Linear(tuple(keys)), Linear(tuple(values))
         return split_heads(as_floats(tensors.matrix("kv_b")), self.heads, self.plain_dim)
+
+    @property
+    def gguf_form(self) -> LatentAttentionSpec | None:
+        """See WritableMixerSpec. GGUF files have no biases, and rotated elements in pairs."""
+        if self.biased or self.rotation != "pairs":
+            return None
+        return replace(self, form="split")
+
+    def in_gguf(self, role: str, tensors: LayerTensors) -> Matrix | tuple[Matrix, ...] | Vector:
+        """See WritableMixerSpec."""
+        if role in ("k_b", "v_b"):
+            keys, values = self._read_heads(tensors)
+            return (keys if role == "k_b" else values).parts
+        return tensors.matrix(role) if role in self.linears else tensors.array(role)
 
     def pack(self, weights: Any, spec: ModelSizes, ops: Ops[Tensor]) -> LatentAttention[Tensor]:
         """See MixerSpec."""

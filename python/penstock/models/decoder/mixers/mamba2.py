@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from penstock.base.errors import ModelError
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.recurrent_state import StateShape
-from penstock.kernels.weights import Linear
+from penstock.kernels.weights import Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.lora_block import Factor, LoraBlock, LoraLinear, inside, stacked, whole
@@ -215,6 +215,28 @@ class Mamba2Spec:
         factors = np.repeat(np.array(self.factors, np.float32), self._parts)
         biases = np.split(tensors.array("into_bias") * factors, ends)
         return Linear((z,), biases[0]), Linear(tuple(xbc), biases[1]), Linear((dt,), biases[2])
+
+    @property
+    def gguf_form(self) -> Mamba2Spec | None:
+        """See WritableMixerSpec. GGUF files have no factors."""
+        plain = self.factors == PLAIN and self.out_factor == 1.0
+        return replace(self, form="gguf") if plain else None
+
+    def in_gguf(self, role: str, tensors: LayerTensors) -> Matrix | Vector:
+        """See WritableMixerSpec."""
+        if role in self.linears:
+            return tensors.matrix(role)
+        values = tensors.array(role)
+        match role:
+            case "conv":
+                return values.reshape(self.channels, self.taps)
+            case "decay":
+                return -np.exp(values).reshape(-1, 1)
+            case "skip":
+                return values.reshape(-1, 1)
+            case "norm":
+                return values.reshape(self.groups, -1)
+        return values
 
     def pack(self, weights: Any, spec: ModelSizes, ops: Ops[Tensor]) -> Mamba2[Tensor]:
         """See MixerSpec."""

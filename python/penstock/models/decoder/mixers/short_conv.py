@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.recurrent_state import StateShape
-from penstock.kernels.weights import Linear
+from penstock.kernels.weights import Linear, Matrix
 from penstock.models.checkpoint.check_shapes import Shape
 from penstock.models.decoder.layer_step import LayerStep
 from penstock.models.decoder.lora_block import LoraBlock, LoraLinear, whole
@@ -109,6 +109,17 @@ class ShortConvSpec:
             tensors.array("conv").reshape(self.width, self.taps),
             tensors.array("conv_bias") if self.biased else None,
         )
+
+    @property
+    def gguf_form(self) -> ShortConvSpec | None:
+        """See WritableMixerSpec. GGUF files have no biases."""
+        return None if self.biased else replace(self, form="gguf")
+
+    def in_gguf(self, role: str, tensors: LayerTensors) -> Matrix | Vector:
+        """See WritableMixerSpec."""
+        if role == "conv":
+            return tensors.array(role).reshape(self.width, self.taps)
+        return tensors.matrix(role)
 
     def pack(self, weights: Any, spec: ModelSizes, ops: Ops[Tensor]) -> ShortConv[Tensor]:
         """See MixerSpec."""
