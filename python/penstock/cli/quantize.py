@@ -108,10 +108,10 @@ def _checked_job(model: str, output: Path, type_name: str, rules: list[str]) -> 
     from penstock.base.resources import available_cores
     from penstock.cli.pull import fetch_model
     from penstock.quantizing.partial_file import refuse_to_overwrite
-    from penstock.quantizing.quantize_model import Job, check_job
+    from penstock.quantizing.quantize_model import Job, check_job, rule_types
     from penstock.quantizing.type_plan import parse_rule
 
-    parsed = tuple(map(parse_rule, rules))
+    parsed = tuple(parse_rule(rule, rule_types(output)) for rule in rules)
     refuse_to_overwrite(output)
     job = Job(fetch_model(model), output, type_name, parsed, threads=available_cores())
     check_job(job)

@@ -1,11 +1,13 @@
 """Writes a quantized model as a Hugging Face folder: compressed-tensors, format pack-quantized.
 
 Matrices of layers become integers of 4 or 8 bits, with a float16 scale for each 32 columns.
-Embedding, head, norms and biases are copied, and so are the other files of the folder.
+Embedding, head, norms, biases and matrices without a type are copied, and so are the other files of
+the folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -14,24 +16,26 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
 from penstock import _native
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Affine
-from penstock.models.decoder.tensor_shapes import quantizable_names
-from penstock.models.families import registry
-from penstock.models.loader.folder_tensors import folder_names
-from penstock.quant.checkpoint import TensorInfo
 from penstock.quant.dequantize import dequantize
 from penstock.quant.encode.encoder import encode
 from penstock.quant.gguf.ggml_types import TYPES
 from penstock.quant.json_file import read_json
-from penstock.quant.safetensors.quantization_config import read_scheme
-from penstock.quant.safetensors.safetensors_file import ITEM_BYTES, SINGLE_NAME, SafetensorsFolder
+from penstock.quant.safetensors.safetensors_file import ITEM_BYTES, SINGLE_NAME
 from penstock.quant.weight_slices import row_range
+from penstock.quantizing.folder_plan import (
+    GROUP,
+    Bits,
+    FolderPlan,
+    FolderSource,
+    quantization_config,
+)
 from penstock.quantizing.gguf_output import Progress
 from penstock.quantizing.partial_file import (
     PartialFile,
@@ -39,14 +43,10 @@ from penstock.quantizing.partial_file import (
     refuse_to_overwrite,
     stamp,
 )
+from penstock.quantizing.sources import Floats
 
-Bits = Literal[4, 8]
-
-FOLDER_TYPES: Final[Mapping[str, Bits]] = {"int4": 4, "int8": 8}
-"""The types of a folder: name -> bits of a weight."""
-
-GROUP: Final = 32
 _TYPES: Final[dict[Bits, str]] = {4: "Q4_0", 8: "Q8_0"}
+_NO_IMPORTANCES: Final[Mapping[str, Floats]] = {}
 _PIECE_NUMBERS: Final = 1 << 23
 _WEIGHT_FILES: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 _INDEX_ENDING: Final = ".index.json"
@@ -64,76 +64,73 @@ class FolderTensor:
     size_bytes: int
 
 
-class FolderSource:
-    """A folder with float weights, of a decoder family."""
-
-    def __init__(self, folder: Path) -> None:
-        """Open the folder. Raises ModelError if it is invalid, quantized already, multimodal, or a
-        mixture of experts."""
-        self.path = folder
-        if read_scheme(folder / "config.json") is not None:
-            raise ModelError(f"{folder}: is quantized already; its floats are needed")
-        if registry.multimodal_architecture_of_folder(folder) is not None:
-            raise ModelError(f"{folder}: multimodal models are not written as folders")
-        spec = registry.spec_of_folder(folder)
-        if any(layer.experts is not None for layer in spec.layers):
-            raise ModelError(
-                f"{folder}: transformers reads no packed experts; name a .gguf output instead"
-            )
-        self.weights = SafetensorsFolder(folder)
-        names = folder_names(spec, self.weights, None)
-        tensors = self.weights.tensors
-        self.matrices = [
-            name
-            for name in dict.fromkeys(quantizable_names(names, spec))
-            if name in tensors and tensors[name].shape[-1] % GROUP == 0
-        ]
-        self.linears_left = [
-            name.removesuffix(".weight")
-            for name, info in tensors.items()
-            if len(info.shape) == 2 and name not in self.matrices
-            if not name.startswith(names.embedding)
-        ]
-        if spec.tied_head and names.head not in self.linears_left:
-            self.linears_left.append(names.head)
-
-
 def write_folder(
     path: Path,
     source: FolderSource,
-    bits: Bits,
+    plan: FolderPlan,
     pool: _native.ThreadPool,
     progress: Progress,
+    importance: Mapping[str, Floats] = _NO_IMPORTANCES,
 ) -> int:
     """Write the folder `path`, continuing an interrupted run with the same arguments. Return the
-    bytes of its weights. Raises ModelError naming the tensor that cannot be quantized, or the file
-    that cannot be written."""
+    bytes of its weights. `importance`: name of a matrix -> how much the columns count, [1, C].
+    Raises ModelError naming the tensor that cannot be quantized, or the file that cannot be
+    written."""
     refuse_to_overwrite(path)
     partial = path.with_name(f"{path.name}.partial")
-    planned = _planned(source, bits)
-    header = _header([one for tensors in planned.values() for one in tensors])
-    size = len(header) + sum(one.size_bytes for tensors in planned.values() for one in tensors)
+    layout = _Layout(_planned(source, plan), _digest(source, importance))
     with disk_errors(partial):
         partial.mkdir(exist_ok=True)
     weights = partial / SINGLE_NAME
-    if not _is_complete(weights, header):
-        digest = hashlib.sha256(header + stamp(source.path).encode()).hexdigest()
-        with PartialFile(weights, size, digest) as file:
-            file.write(0, header)
-            done = len(header)
-            first = file.finished
-            for number, (name, tensors) in enumerate(planned.items()):
-                done += sum(one.size_bytes for one in tensors)
-                if number < first:
-                    continue
-                _write(file, len(header), source, name, tensors, bits, pool)
-                file.finish_piece()
-                progress(done, size)
-            file.publish()
+    try:
+        if not _is_complete(weights, layout.header):
+            _write_weights(weights, layout, source, plan, pool, progress, importance)
+    finally:
+        with contextlib.suppress(OSError):  # there are files in it
+            partial.rmdir()
     with disk_errors(path):
-        _copy_other_files(source, partial, bits)
+        _copy_other_files(source, partial, plan)
         os.rename(partial, path)
-    return size
+    return layout.size_bytes
+
+
+class _Layout:
+    """The file of weights: its tensors by the names of those from which they are made, and its
+    header."""
+
+    def __init__(self, planned: Mapping[str, Sequence[FolderTensor]], digest: str) -> None:
+        tensors = [one for each in planned.values() for one in each]
+        self.planned = planned
+        self.header = _header(tensors, digest)
+        self.size_bytes = len(self.header) + sum(one.size_bytes for one in tensors)
+
+
+def _write_weights(
+    path: Path,
+    layout: _Layout,
+    source: FolderSource,
+    plan: FolderPlan,
+    pool: _native.ThreadPool,
+    progress: Progress,
+    importance: Mapping[str, Floats],
+) -> None:
+    start = len(layout.header)
+    digest = hashlib.sha256(layout.header).hexdigest()
+    with PartialFile(path, layout.size_bytes, digest) as file:
+        file.write(0, layout.header)
+        done, first = start, file.finished
+        for number, (name, tensors) in enumerate(layout.planned.items()):
+            done += sum(one.size_bytes for one in tensors)
+            if number < first:
+                continue
+            if name not in plan.bits:
+                file.write(start + tensors[0].offset, source.weights.raw(name))
+            else:
+                rows = _encoded(source, name, plan.bits[name], importance.get(name), pool)
+                _write(file, start, rows, source.weights.tensors[name].shape, tensors)
+            file.finish_piece()
+            progress(done, layout.size_bytes)
+        file.publish()
 
 
 def _is_complete(weights: Path, header: bytes) -> bool:
@@ -148,12 +145,13 @@ def _is_complete(weights: Path, header: bytes) -> bool:
     return same
 
 
-def _planned(source: FolderSource, bits: Bits) -> dict[str, list[FolderTensor]]:
+def _planned(source: FolderSource, plan: FolderPlan) -> dict[str, list[FolderTensor]]:
     """Return the tensors to be written, by the names of those from which they are made. Tensors
     of wide types come first, so that all are aligned."""
     made: dict[str, list[tuple[str, str, tuple[int, ...]]]] = {}
     for name, info in source.weights.tensors.items():
-        if name not in source.matrices:
+        bits = plan.bits.get(name)
+        if bits is None:
             made[name] = [(name, info.type_name, info.shape)]
             continue
         (rows, columns), module = info.shape, name.removesuffix("weight")
@@ -182,46 +180,50 @@ def _size_bytes(one: tuple[str, str, tuple[int, ...]]) -> int:
 def _write(
     file: PartialFile,
     start: int,
-    source: FolderSource,
-    name: str,
+    encoded: Iterator[Affine],
+    size: tuple[int, ...],
     tensors: Sequence[FolderTensor],
-    bits: Bits,
-    pool: _native.ThreadPool,
 ) -> None:
-    """Write the tensors that are made from the tensor `name`."""
-    if len(tensors) == 1:
-        file.write(start + tensors[0].offset, source.weights.raw(name))
-        return
+    """Write the tensors of a quantized matrix of the shape `size`."""
     packed, scale, shape = (start + tensor.offset for tensor in tensors)
-    info = source.weights.tensors[name]
-    for matrix in _encoded(source, info, bits, pool):
+    for matrix in encoded:
         file.write(packed, matrix.q)
         file.write(scale, np.ascontiguousarray(matrix.scale))
         packed, scale = packed + matrix.q.nbytes, scale + matrix.scale.nbytes
-    file.write(shape, np.array(info.shape, "<i8"))
+    file.write(shape, np.array(size, "<i8"))
 
 
 def _encoded(
-    source: FolderSource, info: TensorInfo, bits: Bits, pool: _native.ThreadPool
+    source: FolderSource, name: str, bits: Bits, importance: Floats | None, pool: _native.ThreadPool
 ) -> Iterator[Affine]:
     """Yield the integers of some rows at a time. GGML's types with one scale per 32 columns have
     the integers and the scales that the format has."""
-    matrix = source.weights.matrix(info.name)
+    matrix = source.weights.matrix(name)
     rows, columns = matrix.shape
+    own = None if importance is None else importance[0]
     step = max(_PIECE_NUMBERS // columns, 1)
     for first in range(0, rows, step):
         part = row_range(matrix, slice(first, min(first + step, rows)))
         try:
-            raw = encode(_TYPES[bits], dequantize(part), pool=pool)
+            raw = encode(_TYPES[bits], dequantize(part), own, pool=pool)
         except ValueError as error:
-            raise ModelError(f"{source.path}: {info.name}: {error}") from None
+            raise ModelError(f"{source.path}: {name}: {error}") from None
         integers = TYPES[_TYPES[bits]].convert(raw.reshape(-1), part.shape)
         assert isinstance(integers, Affine)
         yield integers
 
 
-def _header(tensors: Sequence[FolderTensor]) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+def _digest(source: FolderSource, importance: Mapping[str, Floats]) -> str:
+    """Return a digest of what decides the bytes of the weights beside their header."""
+    digest = hashlib.sha256(stamp(source.path).encode())
+    for name, values in sorted(importance.items()):
+        digest.update(name.encode() + values.tobytes())
+    return digest.hexdigest()
+
+
+def _header(tensors: Sequence[FolderTensor], digest: str) -> bytes:
+    """Return the header of the file. `digest`: tells files with other numbers apart."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", "penstock_source": digest}}
     for one in tensors:
         entries[one.name] = {
             "dtype": one.type_name,
@@ -233,26 +235,11 @@ def _header(tensors: Sequence[FolderTensor]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _copy_other_files(source: FolderSource, folder: Path, bits: Bits) -> None:
+def _copy_other_files(source: FolderSource, folder: Path, plan: FolderPlan) -> None:
     for file in source.path.iterdir():
         left_out = file.name.endswith(_WEIGHT_FILES) or file.name.endswith(_INDEX_ENDING)
         if file.is_file() and not left_out and file.name != "config.json":
             shutil.copyfile(file, folder / file.name)
     config = read_json(source.path / "config.json", dict[str, Any], _MAX_CONFIG_BYTES)
-    config["quantization_config"] = _quantization_config(source.linears_left, bits)
+    config["quantization_config"] = quantization_config(source, plan)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-
-
-def _quantization_config(ignored: Sequence[str], bits: Bits) -> Mapping[str, Any]:
-    weights = {
-        "num_bits": bits, "type": "int", "symmetric": True, "strategy": "group",
-        "group_size": GROUP, "dynamic": False,
-    }  # fmt: skip
-    group = {"targets": ["Linear"], "weights": weights}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": "pack-quantized",
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": group | {"format": "pack-quantized"}},
-        "ignore": list(ignored),
-    }

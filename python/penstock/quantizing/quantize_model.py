@@ -10,9 +10,16 @@ from penstock import _native
 from penstock.base.errors import ModelError
 from penstock.models.hub.model_files import ModelFiles
 from penstock.quant.encode.recipes import RECIPES, Recipe, parse_recipe
+from penstock.quant.encode.type_names import ENCODED
 from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.importance import ImportanceMatrix
-from penstock.quantizing.folder_output import FOLDER_TYPES, Bits, FolderSource, write_folder
+from penstock.quantizing.folder_output import write_folder
+from penstock.quantizing.folder_plan import (
+    FOLDER_RULE_TYPES,
+    FolderPlan,
+    FolderSource,
+    plan_folder,
+)
 from penstock.quantizing.folder_source import FolderAsGguf
 from penstock.quantizing.gguf_output import Progress, write_gguf
 from penstock.quantizing.partial_file import refuse_to_overwrite
@@ -47,7 +54,7 @@ def check_job(job: Job) -> None:
     if job.output.suffix == ".gguf":
         _planned_gguf(job)
     else:
-        _folder_source(job)
+        _planned_folder(job)
 
 
 def quantize_model(job: Job, progress: Progress) -> Report:
@@ -73,26 +80,23 @@ def _planned_gguf(job: Job) -> tuple[Source, Recipe, list[PlannedTensor]]:
 
 
 def _quantize_to_folder(job: Job, progress: Progress) -> Report:
-    source, bits = _folder_source(job)
-    if job.importance is not None:
-        raise ModelError(f"{job.output}: importances need an output that ends in .gguf")
-    size = write_folder(job.output, source, bits, _native.ThreadPool(job.threads), progress)
-    return describe_folder(source, bits, size)
+    source, plan = _planned_folder(job)
+    importance = None if job.importance is None else source.importance(job.importance)
+    pool = _native.ThreadPool(job.threads)
+    size = write_folder(job.output, source, plan, pool, progress, importance or {})
+    return describe_folder(source, plan, size, importance)
 
 
-def _folder_source(job: Job) -> tuple[FolderSource, Bits]:
-    bits = FOLDER_TYPES.get(job.type_name.lower())
-    if bits is None:
-        known = ", ".join(FOLDER_TYPES)
-        raise ModelError(
-            f"type {job.type_name!r}: a folder's must be one of {known}; an output that ends in"
-            " .gguf has others"
-        )
-    if job.rules:
-        raise ModelError(f"{job.output}: rules need an output that ends in .gguf")
+def _planned_folder(job: Job) -> tuple[FolderSource, FolderPlan]:
     if job.files.kind != "folder":
         raise ModelError(f"{job.files.path}: a folder is made from a folder of safetensors")
-    return FolderSource(job.files.path), bits
+    source = FolderSource(job.files.path)
+    return source, plan_folder(source, job.type_name, job.rules)
+
+
+def rule_types(output: Path) -> Sequence[str]:
+    """Return the types that rules for an output may name."""
+    return ENCODED if output.suffix == ".gguf" else FOLDER_RULE_TYPES
 
 
 def open_source(files: ModelFiles) -> Source:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.quant.encode.type_names import FLOATS
 from penstock.quant.importance import ImportanceMatrix
-from penstock.quantizing.folder_output import Bits, FolderSource
+from penstock.quantizing.folder_plan import FolderPlan, FolderSource, packed_bytes
 from penstock.quantizing.quality import Quality
-from penstock.quantizing.sources import Source
+from penstock.quantizing.sources import Floats, Source
 from penstock.quantizing.type_plan import PlannedTensor
 
 
@@ -61,23 +61,35 @@ def describe(
     )
 
 
-def describe_folder(source: FolderSource, bits: Bits, size_bytes: int) -> Report:
+def describe_folder(
+    source: FolderSource,
+    plan: FolderPlan,
+    size_bytes: int,
+    importance: Mapping[str, Floats] | None,
+) -> Report:
     """Return the report of a folder, without the quality."""
     tensors = source.weights.tensors
     weights = sum(math.prod(info.shape) for info in tensors.values())
     before = sum(info.size_bytes for info in tensors.values())
-    copied = sum(info.size_bytes for name, info in tensors.items() if name not in source.matrices)
-    count = len(source.matrices)
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for name, info in tensors.items():
+        bits = plan.bits.get(name)
+        counts["copied" if bits is None else f"int{bits}"] += 1
+        if bits is None:
+            sizes["copied"] += info.size_bytes
+        else:
+            sizes[f"int{bits}"] += packed_bytes(info.shape, bits)
+    notes = []
+    if importance is not None:
+        notes += _missing([name for name in plan.bits if name not in importance])
     return Report(
         size_bytes=size_bytes,
         source_bytes=before,
         bits_per_weight=8 * size_bytes / weights,
         source_bits_per_weight=8 * before / weights,
-        types={
-            f"int{bits}": (count, size_bytes - copied),
-            "copied": (len(tensors) - count, copied),
-        },
-        notes=(),
+        types={name: (counts[name], sizes[name]) for name in sorted(counts, key=sizes.__getitem__)},
+        notes=tuple(notes),
     )
 
 
@@ -115,6 +127,11 @@ def _without_importance(
         if not one.kept and one.target.type_name not in FLOATS
         if one.target.name not in importance.squares
     ]
-    if not missing:
+    return _missing(missing)
+
+
+def _missing(names: Sequence[str]) -> list[str]:
+    """Return the note about matrices without importances."""
+    if not names:
         return []
-    return [f"{len(missing)} matrices have no importances, such as {missing[0]}"]
+    return [f"{len(names)} matrices have no importances, such as {names[0]}"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.base.errors import ModelError
@@ -39,14 +39,14 @@ class PlannedTensor:
     wanted: str | None = None
 
 
-def parse_rule(text: str) -> Rule:
-    """Parse PATTERN=TYPE. Raises ModelError if the pattern is no regular expression or the type is
-    unknown."""
+def parse_rule(text: str, types: Sequence[str] = ENCODED) -> Rule:
+    """Parse PATTERN=TYPE. `types`: the names that TYPE may have. Raises ModelError if the pattern
+    is no regular expression or the type is unknown."""
     pattern, equals, name = text.rpartition("=")
-    type_name = parse_type(name)
+    type_name = parse_type(name, types)
     if not equals or not pattern or type_name is None:
         raise ModelError(
-            f"tensor type {text!r}: must be PATTERN=TYPE, with a type of {', '.join(ENCODED)}"
+            f"tensor type {text!r}: must be PATTERN=TYPE, with a type of {', '.join(types)}"
         )
     try:
         return Rule(re.compile(pattern), type_name)
@@ -61,26 +61,32 @@ def plan_types(
     rule matches no matrix."""
     num_layers = 1 + max((int(m[1]) for name in tensors if (m := _LAYER.search(name))), default=-1)
     tied = not any(head in tensors for head in _HEADS)
-    unused = set(range(len(rules)))
+    ruled = ruled_types([info.name for info in tensors.values() if _is_matrix(info)], rules)
     planned = []
     for name, info in tensors.items():
-        if not _is_matrix(info):
+        if name in ruled:
+            planned.append(_planned(info, ruled[name]))
+        elif not _is_matrix(info) or KEPT.search(name):
             planned.append(_kept(info))
-            continue
+        else:
+            planned.append(_planned(info, recipe.type_of(place_of(name, num_layers), tied)))
+    return planned
+
+
+def ruled_types(matrices: Iterable[str], rules: Sequence[Rule]) -> dict[str, str]:
+    """Return the types of those of the matrices that a rule matches. The first rule that matches
+    decides. Raises ModelError if a rule matches no matrix."""
+    unused = set(range(len(rules)))
+    found = {}
+    for name in matrices:
         number = next((n for n, rule in enumerate(rules) if rule.pattern.search(name)), None)
         if number is not None:
             unused.discard(number)
-            wanted = rules[number].type_name
-        elif KEPT.search(name):
-            planned.append(_kept(info))
-            continue
-        else:
-            wanted = recipe.type_of(place_of(name, num_layers), tied)
-        planned.append(_planned(info, wanted))
+            found[name] = rules[number].type_name
     if unused:
         missed = rules[min(unused)].pattern.pattern
         raise ModelError(f"tensor type {missed!r}: matches no matrix that is left to it")
-    return planned
+    return found
 
 
 def _is_matrix(info: TensorInfo) -> bool:

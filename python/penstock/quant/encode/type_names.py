@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from penstock.config.weight_types import K_QUANTS, SMALL_BLOCKS, squeezed
@@ -13,9 +14,6 @@ ENCODED: Final = FLOATS + SMALL_BLOCKS + K_QUANTS
 """The types that `encode` writes. Blocks of SMALL_BLOCKS have 32 columns, those of K_QUANTS 256."""
 
 
-_BY_SPELLING: Final = {squeezed(name): name for name in ENCODED}
-
-
-def parse_type(text: str) -> str | None:
-    """Return GGML's name of the type that `text` means, or None: "q4k" -> "Q4_K"."""
-    return _BY_SPELLING.get(squeezed(text))
+def parse_type(text: str, types: Iterable[str] = ENCODED) -> str | None:
+    """Return the name of `types` that `text` means, or None: "q4k" -> "Q4_K"."""
+    return next((name for name in types if squeezed(name) == squeezed(text)), None)
