@@ -142,8 +142,8 @@ def measure(
         for dtype, decoding in decodings.items():
             times[dtype].append(decoding.step_s())
         if peer is not None and step % PEER_TOKENS == 0:
-            for dtype, token_ms in peer.token_ms().items():
-                theirs.setdefault(dtype, []).append(token_ms)
+            for kind, token_ms in peer.token_ms().items():
+                theirs.setdefault(kind, []).append(token_ms)
     own = _own_figures(times, decodings)
     peers = {
         f"llama.cpp {dtype}": {

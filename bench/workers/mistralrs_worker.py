@@ -18,7 +18,7 @@ os.dup2(2, 1)
 folder, name = os.path.split(sys.argv[1])
 runner = Runner(
     which=Which.GGUF(quantized_model_id=folder, quantized_filename=name),
-    max_num_seqs=32,
+    max_seqs=32,
     no_kv_cache=False,
 )
 lock = threading.Lock()

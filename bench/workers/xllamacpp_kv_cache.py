@@ -56,7 +56,7 @@ def token_ms(server: xllamacpp.Server) -> float:
     with urllib.request.urlopen(request) as answer:
         timings = json.load(answer)["timings"]
     assert timings["predicted_n"] == tokens, timings
-    return timings["predicted_per_token_ms"]
+    return float(timings["predicted_per_token_ms"])
 
 
 servers = {kind: serve(kind) for kind in TYPES}

@@ -183,7 +183,7 @@ def test_importances_of_another_model_are_refused_for_a_folder(tmp_path: Path) -
     with pytest.raises(ModelError, match="64 values, but the tensor has 128 columns"):
         run(files, tmp_path / "out", "int4", importance=importances(64))
     other = ImportanceMatrix({"other.weight": ColumnSquares(1, 128)})
-    with pytest.raises(ModelError, match="none of its names is a tensor"):
+    with pytest.raises(ModelError, match="none of its names is a matrix"):
         run(files, tmp_path / "out", "int4", importance=other)
     assert not list(tmp_path.glob("out*"))
 

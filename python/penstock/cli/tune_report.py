@@ -52,7 +52,7 @@ def _print_title(found: TuneModelResponse) -> None:
 
 
 def _print_candidates(found: TuneModelResponse) -> None:
-    columns = COLUMNS
+    columns: tuple[str, ...] = COLUMNS
     rows = [_row(one) for one in found.candidates]
     if found.max_batch_size > 1:
         speeds = [one.speed for one in found.candidates if one.speed is not None]

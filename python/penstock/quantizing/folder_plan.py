@@ -60,20 +60,7 @@ class FolderSource:
         """Return the importance [1, C] of the columns of each matrix. Raises ModelError if `matrix`
         is of another model."""
         found = importance_by_tensor(matrix, self._names, self._spec)
-        named = {name: found[name] for name in self.matrices if name in found}
-        if not named:
-            raise ModelError(
-                f"importance matrix: none of its names is a tensor of {self.path}; the first is"
-                f" {min(matrix.squares)}"
-            )
-        for name, values in named.items():
-            columns = self.weights.tensors[name].shape[-1]
-            if values.shape != (1, columns):
-                raise ModelError(
-                    f"importance matrix: {name}: {values.size} values, but the tensor has {columns}"
-                    " columns; it is of another model"
-                )
-        return named
+        return {name: found[name] for name in self.matrices if name in found}
 
     def other_linears(self, plan: FolderPlan) -> list[str]:
         """Return the linear layers that stay floats, and the head if it is the embedding."""

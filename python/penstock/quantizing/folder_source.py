@@ -134,6 +134,7 @@ class FolderAsGguf:
 
     def _matrices_of(self, piece: Piece, tensor: GgufTensor) -> Iterator[Matrix]:
         """Yield the rows of a piece of each matrix."""
+        stored: Iterator[Matrix]
         if "{}" in piece.name:
             numbers = range(tensor.shape[0])
             stored = (self._weights.matrix(piece.name.format(number)) for number in numbers)

@@ -303,7 +303,8 @@ class GatedDeltaSpec:
             case "out":
                 return take_column_blocks(tensors.matrix(role), heads, self.value_dim)
             case "conv":
-                return tensors.array(role).reshape(self.channels, self.taps)[channels]
+                taps: Vector = tensors.array(role).reshape(self.channels, self.taps)[channels]
+                return taps
             case "decay":
                 decay: Vector = -np.exp(tensors.array(role))[heads]
                 return decay
