@@ -41,7 +41,7 @@ GRAMMARS = {
 }
 
 
-@pytest.fixture(scope="module", params=["auto", "int8"])
+@pytest.fixture(scope="module", params=["auto", pytest.param("int8", marks=pytest.mark.slow)])
 def runtime(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CpuRuntime]:
