@@ -107,6 +107,16 @@ def test_a_weight_that_is_not_a_number_is_named(tmp_path: Path, code: int) -> No
         checkpoint.matrix("a.weight")
 
 
+@pytest.mark.parametrize("code", [0x7C, 0x7F, 0xFD])
+def test_an_infinite_weight_of_e5m2_is_named(tmp_path: Path, code: int) -> None:
+    codes = torch.ones(SHAPE).to(torch.float8_e5m2)
+    codes.view(torch.uint8)[199, 299] = code
+    held = {"a.weight": codes, "a.weight_scale": torch.ones(())}
+    checkpoint = opened(tmp_path, quantization_config("fp8-tensor") | {"fmt": "e5m2"}, held)
+    with pytest.raises(ModelError, match=r"a\.weight: not all numbers are finite"):
+        checkpoint.matrix("a.weight")
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e37])
 def test_a_scale_that_is_not_a_number_is_named(tmp_path: Path, value: float) -> None:
     held = tensors()
@@ -144,7 +154,7 @@ def test_a_scale_without_8_bits_stays_a_tensor(tmp_path: Path) -> None:
     assert "b.weight_scale_inv" in checkpoint.tensors
 
 
-@pytest.mark.parametrize("method", ["aqlm", "quanto", "torchao", None, 3])
+@pytest.mark.parametrize("method", ["aqlm", "quanto", "spqr", None, 3])
 def test_another_method_is_refused_by_its_name(tmp_path: Path, method: object) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"quantization_config": {"quant_method": method, "bits": "4"}}))
@@ -165,7 +175,7 @@ BOTH = {"a": GROUP} | group(strategy="group", group_size=128)["config_groups"]
 @pytest.mark.parametrize(
     ("form", "change", "message"),
     [
-        ("fp8-block", {"fmt": "e5m2"}, "fmt 'e5m2'"),
+        ("fp8-block", {"fmt": "e3m4"}, "fmt 'e3m4'"),
         ("fp8-block", {"activation_scheme": "odd"}, "activation_scheme 'odd'"),
         ("fp8-block", {"weight_block_size": [0, 128]}, r"weight_block_size \[0, 128\]"),
         ("fp8-block", {"weight_block_size": []}, r"weight_block_size \[\]"),

@@ -18,10 +18,13 @@ from penstock.quant.checkpoint import Checkpoint, extra_bytes, size_note
 from penstock.quant.dequantize import dequantize
 from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
 from penstock.quant.weight_slices import size_bytes
-from tests.support.checkpoints.quantized_folders import FORMATS, Format, Tensors, ct
+from tests.support.checkpoints.packings import PACKINGS, quark, torchao
+from tests.support.checkpoints.quantized_folders import FORMATS as PLAIN
+from tests.support.checkpoints.quantized_folders import Format, Tensors, ct
 
-SHAPE = (48, 192)
-HELD_AS_FLOATS = ("nf4", "groups of rows", "act-order", "mxfp8")
+FORMATS = PLAIN | PACKINGS
+SHAPE = (64, 192)
+HELD_AS_FLOATS = ("nf4", "groups of rows", "act-order", "mxfp8", "e5m2", "fp8", "float8")
 
 
 def weight() -> torch.Tensor:
@@ -36,8 +39,13 @@ def opened(folder: Path, config: dict[str, Any], held: Tensors) -> Checkpoint:
     return open_checkpoint(folder, "bf16")
 
 
+_written: dict[int, Tensors] = {}
+
+
 def tensors(form: Format) -> Tensors:
-    parts, _ = form.write(weight())
+    if id(form) not in _written:
+        _written[id(form)], _ = form.write(weight())
+    parts = _written[id(form)]
     return {f"a.{last}": part for last, part in parts.items()} | {"b.weight": torch.ones(3, 4)}
 
 
@@ -168,7 +176,7 @@ FAULTS: list[tuple[str, str, Any, str]] = [
     ("hqq 4 bits", "scale", filled(np.nan), r"a\.scale: not all numbers are finite"),
     ("hqq 4 bits", "zero", filled(np.inf), r"a\.zero: not all numbers are finite"),
     ("hqq 4 bits", "group_size", filled(63), r"group_size 63 does not divide"),
-    ("hqq 4 bits", "group_size", filled(72), r"group_size 72 is not supported for rows of 192"),
+    ("hqq 4 bits", "group_size", filled(48), r"group_size 48 is not supported for rows of 192"),
     ("hqq 4 bits", "nbits", filled(5), "integers of 5 bits are not supported"),
     ("hqq 4 bits", "axis", filled(2), "axis 2 is not supported, known: 0, 1"),
     ("hqq 4 bits", "shape", filled(-1), "must be two positive numbers"),
@@ -180,7 +188,17 @@ FAULTS: list[tuple[str, str, Any, str]] = [
     ("gptq act-order", "g_idx", filled(6), r"a\.g_idx: not all values are in 0\.\.5"),
     ("gptq act-order", "g_idx", filled(-1), r"a\.g_idx: not all values are in 0\.\.5"),
     ("gptq act-order", "scales", filled(np.inf), r"a\.scales: not all numbers are finite"),
-    ("packed 3 bits", "weight_shape", filled(191), r"weight_shape is \[48, 191\]|191 columns"),
+    ("awq gemv", "scales", filled(np.nan, 0), r"a\.scales: not all numbers are finite"),
+    ("awq gemv_fast", "scaled_zeros", filled(np.inf, 0), r"a\.scaled_zeros: not all numbers"),
+    ("gptq marlin", "s", filled(-np.inf), r"a\.s: not all numbers are finite"),
+    ("mxfp8 of mlx", "scales", raw(255), r"a\.weight: not all scales are finite"),
+    ("mxfp8 of mlx", "scales", raw(250), r"a\.weight: not all scales are finite"),
+    ("mxfp8 of mlx", "weight", raw(0x7F), r"a\.weight: not all weights are finite"),
+    ("auto-round of mxfp4", "weight_scale", raw(255), r"a\.weight: a scale of MXFP4 is NaN"),
+    ("quark mxfp4", "weight_scale", raw(245), r"a\.weight: a scale of MXFP4 is 2\^118"),
+    ("quark int4", "weight_scale", filled(np.nan), r"a\.weight_scale: not all numbers"),
+    ("torchao int4", "_weight_zero_point", filled(np.inf), r"a\.weight_zero_point: not all"),
+    ("packed 3 bits", "weight_shape", filled(191), r"weight_shape is \[64, 191\]|191 columns"),
 ]
 
 
@@ -189,6 +207,77 @@ def test_faults_are_named(tmp_path: Path, name: str, last: str, change: Any, mes
     with pytest.raises(ModelError, match=message) as raised:
         opened(tmp_path, FORMATS[name].config, changed(name, last, change)).matrix("a.weight")
     assert str(tmp_path) in str(raised.value)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("auto-round 4 bits", {"packing_format": "auto_round:fake"}, "packing_format auto_round:fake"),
+    ("auto-round 4 bits", {"packing_format": "itrex"}, "packing_format itrex is not supported"),
+    ("auto-round 4 bits", {"bits": 9}, "integers of 9 bits are not supported"),
+    ("auto-round 4 bits", {"act_bits": 8}, "act_bits 8 with integers is not supported"),
+    ("auto-round 4 bits", {"group_size": [128, 128]}, "is not supported for integers"),
+    ("auto-round 4 bits", {"data_type": "nvfp4_v2"}, "data_type 'nvfp4_v2' is not supported"),
+    ("auto-round 4 bits", {"rotation_config": {"a": 1}}, "rotation_config is not supported"),
+    ("auto-round of awq", {"bits": 8}, "integers of 8 bits are not supported"),
+    ("auto-round of fp8", {"group_size": 32}, "group_size 32 is not supported for 8-bit floats"),
+    ("auto-round of fp8", {"group_size": [128]}, r"group_size \[128\] is not supported"),
+    ("awq gemv", {"version": "ipex"}, "version 'ipex' is not supported"),
+    ("awq marlin", {"bits": 3}, "bits 3 is not supported"),
+    ("gptq marlin", {"bits": 8}, "integers of 8 bits are not supported, known: 4"),
+    ("metal", {"bits": 3}, "integers of 3 bits are not supported, known: 2, 4, 8"),
+    ("mxfp8 of mlx", {"group_size": 64}, r"\(8, 64\) is not supported, known: \(8, 32\)"),
+    ("quark fp8", {"export": {"weight_format": "fake_quantized"}}, "weight_format 'fake_quant"),
+    ("quark fp8", {"global_quant_config": None}, "quantizes no weights"),
+    ("quark fp8", quark(dtype="bfp16"), "dtype 'bfp16' is not supported, known: fp8_e4m3"),
+    ("quark fp8", quark(dtype="fp4", qscheme="per_group", group_size=16), "group_size 16"),
+    ("quark fp8", quark(dtype="int4", qscheme="per_channel"), "dtype 'int4' is not supported"),
+    ("quark fp8", quark(dtype="fp8_e4m3", qscheme="per_block"), r"block_size \[\]"),
+    ("quark fp8", {"global_quant_config": {"weight": [{"dtype": "fp4"}]}}, "two levels"),
+    ("quark fp8", {"global_quant_config": {"weight": {"dtype": "int8"}, "bias": {}}}, "biases"),
+    ("torchao int8", {"quant_type": "int8_weight_only"}, "saves no safetensors"),
+    ("torchao int8", {"quant_type": {}}, "names no quantization"),
+    ("torchao int8", torchao("NVFP4WeightOnlyConfig"), "NVFP4WeightOnlyConfig is not supported"),
+    (
+        "torchao int8",
+        torchao("Int4WeightOnlyConfig", int4_packing_format={"_data": "TILE_PACKED_TO_4D"}),
+        "int4_packing_format TILE_PACKED_TO_4D is the layout of one kind of device",
+    ),
+    (
+        "torchao int8",
+        torchao(
+            "Float8WeightOnlyConfig",
+            granularity={"_type": "PerBlock", "_data": {"block_size": [0, 1]}},
+        ),
+        r"block_size \[0, 1\] is not supported",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), REFUSED)
+def test_a_form_that_is_not_supported_is_named(
+    tmp_path: Path, name: str, change: dict[str, Any], message: str
+) -> None:
+    form = FORMATS[name]
+    with pytest.raises(ModelError, match=message) as raised:
+        opened(tmp_path, form.config | change, tensors(form))
+    assert str(tmp_path) in str(raised.value)
+
+
+def test_tiles_of_torchao_are_named(tmp_path: Path) -> None:
+    form = FORMATS["torchao int8"]
+    held = tensors(form) | {"c._weight_scale_and_zero": torch.ones(3, 4)}
+    with pytest.raises(ModelError, match=r"c\._weight_scale_and_zero is of a layout of torchao"):
+        opened(tmp_path, form.config, held)
+
+
+def test_mlx_may_have_only_the_second_key(tmp_path: Path) -> None:
+    form = FORMATS["mxfp4 of mlx"]
+    held = tensors(form)
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": form.config}))
+    save_file(
+        {name: one.contiguous() for name, one in held.items()}, tmp_path / "model.safetensors"
+    )
+    matrix = open_checkpoint(tmp_path, "bf16").matrix("a.weight")
+    np.testing.assert_array_equal(dequantize(matrix), form.write(weight())[1].numpy())
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -10,8 +10,8 @@ from penstock.models.checkpoint.equal_matrices import equal_matrices
 from penstock.models.checkpoint.gpt_oss_checkpoint import (
     FUSED_EXPERTS,
     FUSED_GATE_UP,
+    GateUpOrder,
     GptOssCheckpoint,
-    expert_layout,
 )
 from penstock.models.checkpoint.renamed_checkpoint import RenamedCheckpoint
 from penstock.models.configuration.text_backbone import text_backbone_names
@@ -88,10 +88,12 @@ def unfuse_experts(checkpoint: Checkpoint, spec: DecoderSpec) -> Checkpoint:
     if not _has_fused_experts(checkpoint):
         return checkpoint
     mixtures = {layer.experts for layer in spec.layers} - {None}
-    if any(mixture is not None and mixture.activation == "swiglu_oai" for mixture in mixtures):
-        return GptOssCheckpoint(checkpoint)
-    return GptOssCheckpoint(checkpoint, expert_layout(checkpoint, spec.hidden_size))
+    alternate = any(
+        mixture is not None and mixture.activation == "swiglu_oai" for mixture in mixtures
+    )
+    order: GateUpOrder = "alternating" if alternate else "halves"
+    return GptOssCheckpoint(checkpoint, spec.hidden_size, order)
 
 
 def _has_fused_experts(checkpoint: Checkpoint) -> bool:
-    return any(name.endswith(FUSED_GATE_UP) for name in checkpoint.tensors)
+    return any(name.removesuffix(".weight").endswith(FUSED_GATE_UP) for name in checkpoint.tensors)

@@ -3,7 +3,7 @@ bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,9 +15,9 @@ from penstock.quant.safetensors.quantization_schemes import (
     Float8Scheme,
     IntegerScheme,
     LayoutName,
-    MixedScheme,
     Scheme,
     grouping,
+    joined,
     refuse_unless,
 )
 
@@ -72,7 +72,7 @@ def read_compressed(path: Path) -> Scheme:
     ]
     if not schemes:
         raise ModelError(f"{where}: config_groups are missing")
-    return _joined(schemes, where)
+    return joined(schemes, f"{where}: config_groups")
 
 
 def _scheme(group: _Group, format_: str | None, where: str) -> Float8Scheme | IntegerScheme:
@@ -83,24 +83,6 @@ def _scheme(group: _Group, format_: str | None, where: str) -> Float8Scheme | In
     own = group.format or format_
     refuse_unless(own, tuple(_READERS), f"{where}: format")
     return _READERS[str(own)](group, group.weights, where)
-
-
-def _joined(schemes: Sequence[Float8Scheme | IntegerScheme], where: str) -> Scheme:
-    """Return one scheme for all groups. If groups of integers differ, the shapes of the tensors
-    show the bits and groups of each module."""
-    floats = {one for one in schemes if isinstance(one, Float8Scheme)}
-    integers = [one for one in schemes if isinstance(one, IntegerScheme)]
-    if len(floats) > 1:
-        raise ModelError(f"{where}: config_groups must describe one form of 8-bit floats")
-    if not integers:
-        return floats.pop()
-    groupings = {one.grouping for one in integers}
-    joined = IntegerScheme(
-        tuple(dict.fromkeys(name for one in integers for name in one.layouts)),
-        groupings.pop() if len(groupings) == 1 else None,
-        all(one.symmetric for one in integers),
-    )
-    return MixedScheme(joined, floats.pop()) if floats else joined
 
 
 def _floats(group: _Group, weights: _Tensors, where: str) -> Float8Scheme:

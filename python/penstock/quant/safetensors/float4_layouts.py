@@ -23,6 +23,7 @@ from penstock.quant.safetensors.layout import (
     Part,
     Shape,
     Size,
+    turned,
 )
 from penstock.quant.safetensors.quantization_schemes import Grouping, LayoutName
 
@@ -30,8 +31,8 @@ FLOAT6_ZERO: Final = 60
 """The integer that represents 0 in an `Affine` of e2m3, whose largest value is 7.5, or 60 / 8."""
 EXPONENT_TYPES = ("U8", "F8_E8M0")
 
-_NVFP4 = Grouping(8, 16)
-_MX = Grouping(8, 32)
+NVFP4_GROUPING = Grouping(8, 16)
+MX_GROUPING = Grouping(8, 32)
 
 
 def _float6_values() -> npt.NDArray[np.uint8]:
@@ -53,53 +54,47 @@ def _two_per_byte(grouping: Grouping) -> Any:
     return size
 
 
-def _eight_per_word(grouping: Grouping) -> Any:
-    def size(shape: Shape, _: Grouping, header: Header) -> Size:
-        return Size(shape[0], shape[1] * 8, grouping)
-
-    return size
-
-
-def _has_groups_of(columns: int) -> Any:
-    def accepts(header: Header) -> bool:
-        words, scales = (header.shapes[last][-1:] for last in ("weight", "scales"))
-        return bool(words and scales) and words[0] * 8 == scales[0] * columns
-
-    return accepts
-
-
 def _four_in_three_bytes(shape: Shape, _: Grouping, header: Header) -> Size:
-    return Size(shape[0], shape[1] * 4 // 3, _MX)
+    return Size(shape[0], shape[1] * 4 // 3, MX_GROUPING)
 
 
 def _nvfp4_ct(arrays: Arrays, size: Size) -> Affine:
     """Convert NVFP4 of compressed-tensors, whose global scale divides the scales."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         scale = E4M3[arrays["weight_scale"]] / np.float32(arrays["weight_global_scale"].item())
-    return _nvfp4(look_up_pairs(arrays["weight_packed"]), scale)
+    return nvfp4_matrix(look_up_pairs(arrays["weight_packed"]), scale)
 
 
 def _nvfp4_modelopt(arrays: Arrays, size: Size) -> Affine:
-    """Convert NVFP4 of modelopt, whose second scale multiplies the scales."""
+    """Convert NVFP4 of modelopt, whose second scale multiplies the scales. A stack of gates and ups
+    may have one for each half of its rows."""
+    factor = arrays["weight_scale_2"].reshape(-1, 1)
+    if len(factor) == 2:
+        factor = np.repeat(factor, size.rows // 2, axis=0)
     with np.errstate(over="ignore"):
-        scale = E4M3[arrays["weight_scale"]] * np.float32(arrays["weight_scale_2"].item())
-    return _nvfp4(look_up_pairs(arrays["weight"]), scale)
+        scale = E4M3[arrays["weight_scale"]] * factor
+    return nvfp4_matrix(look_up_pairs(arrays["weight"]), scale)
 
 
-def _nvfp4_mlx(arrays: Arrays, size: Size) -> Affine:
-    """Convert NVFP4 of MLX, which has no second scale."""
-    return _nvfp4(_of_words(arrays), E4M3[arrays["scales"]])
+def _nvfp4_turned(arrays: Arrays, size: Size) -> Affine:
+    """Convert NVFP4 of modelopt whose matrices are transposed, as for gpt-oss: pairs and groups are
+    those of a column of the stored matrix [C / 2, N]."""
+    codes, scale = (turned(arrays[last]) for last in ("weight", "weight_scale"))
+    return _nvfp4_modelopt({**arrays, "weight": codes, "weight_scale": scale}, size)
 
 
-def _mxfp4_mlx(arrays: Arrays, size: Size) -> Affine:
-    return mxfp4_matrix(_of_words(arrays), np.ascontiguousarray(arrays["scales"]))
+def _is_turned(header: Header) -> bool:
+    codes, scales = (header.shapes[last][-2:] for last in ("weight", "weight_scale"))
+    return len(codes) == len(scales) == 2 and (codes[0], codes[1]) == (scales[0] * 8, scales[1])
 
 
-def _of_words(arrays: Arrays) -> npt.NDArray[np.uint8]:
-    return look_up_pairs(np.ascontiguousarray(arrays["weight"]).view(np.uint8))
+def _turned_size(shape: Shape, _: Grouping, header: Header) -> Size:
+    return Size(shape[1], shape[0] * 2, NVFP4_GROUPING)
 
 
-def _nvfp4(q: npt.NDArray[np.uint8], scale: npt.NDArray[np.float32]) -> Affine:
+def nvfp4_matrix(q: npt.NDArray[np.uint8], scale: npt.NDArray[np.float32]) -> Affine:
+    """Return the matrix of integers [N, C] from FLOAT4_VALUES with scales [N, C / 16]. Raises
+    ValueError for a scale that is not finite."""
     if not (np.abs(scale) <= np.finfo(np.float32).max / 512).all():
         raise ValueError("not all scales are finite")
     (held,) = narrow_to_float16(scale * np.float32(0.5))
@@ -116,7 +111,15 @@ def _mxfp4_modelopt(arrays: Arrays, size: Size) -> Affine:
 
 def _mxfp6(arrays: Arrays, size: Size) -> Affine:
     """Convert MXFP6 (e2m3), four codes in three bytes, the first in the lowest bits."""
-    stored = arrays["weight_packed"].reshape(size.rows, -1, 3)
+    return _mxfp6_codes(arrays["weight_packed"], arrays, size)
+
+
+def _mxfp6_quark(arrays: Arrays, size: Size) -> Affine:
+    return _mxfp6_codes(arrays["weight"], arrays, size)
+
+
+def _mxfp6_codes(packed: npt.NDArray[Any], arrays: Arrays, size: Size) -> Affine:
+    stored = packed.reshape(size.rows, -1, 3)
     first, second, third = (stored[:, :, at] for at in range(3))
     codes = np.empty((size.rows, stored.shape[1], 4), np.uint8)
     codes[:, :, 0] = first & 63
@@ -136,7 +139,9 @@ def _exponents(arrays: Arrays) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(arrays["weight_scale"]).view(np.uint8)
 
 
-def _sample(zero: int) -> Any:
+def sample_with_zero(zero: int) -> Any:
+    """Return the function that returns a row of zeros; see `Layout`."""
+
     def sample(size: Size, float_types: set[str], symmetric: bool) -> Affine:
         q = np.full((1, size.columns), zero, np.uint8)
         scale = np.zeros((1, size.groups), np.float32)
@@ -145,17 +150,20 @@ def _sample(zero: int) -> Any:
     return sample
 
 
-def _scales(types: tuple[str, ...]) -> Part:
+def one_per_group(types: tuple[str, ...]) -> Part:
+    """Return the part with a number per row and group."""
     return Part(types, lambda size: ((size.rows, size.groups),))
 
 
 _CODES = Part(("U8",), lambda size: ((size.rows, size.columns // 2),))
 _FACTOR = Part(FLOATS, lambda size: SCALAR_SHAPES)
+_FACTOR_OR_TWO = Part(FLOATS, lambda size: (*SCALAR_SHAPES, *_pair(size)))
+_SIX_BITS = Part(("U8",), lambda size: ((size.rows, size.columns * 3 // 4),))
 
-_MLX_PARTS = {
-    "weight": Part(("U32",), lambda size: ((size.rows, size.columns // 8),)),
-    "scales": _scales(("U8",)),
-}
+
+def _pair(size: Size) -> tuple[Shape, ...]:
+    return ((2,),) if size.rows % 2 == 0 else ()
+
 
 FLOAT4_LAYOUTS: dict[LayoutName, Layout] = {
     "nvfp4": Layout(
@@ -163,79 +171,88 @@ FLOAT4_LAYOUTS: dict[LayoutName, Layout] = {
         "weight_packed",
         {
             "weight_packed": _CODES,
-            "weight_scale": _scales(("F8_E4M3",)),
+            "weight_scale": one_per_group(("F8_E4M3",)),
             "weight_global_scale": _FACTOR,
         },
-        _two_per_byte(_NVFP4),
+        _two_per_byte(NVFP4_GROUPING),
         _nvfp4_ct,
-        _sample(FLOAT4_ZERO),
-        infer=lambda header: _NVFP4,
+        sample_with_zero(FLOAT4_ZERO),
+        infer=lambda header: NVFP4_GROUPING,
         ignored=("input_global_scale",),
     ),
     "nvfp4_modelopt": Layout(
         "NVFP4",
         "weight",
-        {"weight": _CODES, "weight_scale": _scales(("F8_E4M3",)), "weight_scale_2": _FACTOR},
-        _two_per_byte(_NVFP4),
+        {
+            "weight": _CODES,
+            "weight_scale": one_per_group(("F8_E4M3",)),
+            "weight_scale_2": _FACTOR_OR_TWO,
+        },
+        _two_per_byte(NVFP4_GROUPING),
         _nvfp4_modelopt,
-        _sample(FLOAT4_ZERO),
-        infer=lambda header: _NVFP4,
+        sample_with_zero(FLOAT4_ZERO),
+        infer=lambda header: NVFP4_GROUPING,
+        accepts=lambda header: not _is_turned(header),
+        stacked=True,
+        ignored=("input_scale",),
+    ),
+    "nvfp4_turned": Layout(
+        "NVFP4",
+        "weight",
+        {
+            "weight": Part(("U8",), lambda size: ((size.columns // 2, size.rows),)),
+            "weight_scale": Part(("F8_E4M3",), lambda size: ((size.groups, size.rows),)),
+            "weight_scale_2": _FACTOR,
+        },
+        _turned_size,
+        _nvfp4_turned,
+        sample_with_zero(FLOAT4_ZERO),
+        infer=lambda header: NVFP4_GROUPING,
+        accepts=_is_turned,
+        stacked=True,
         ignored=("input_scale",),
     ),
     "mxfp4": Layout(
         "MXFP4",
         "weight_packed",
-        {"weight_packed": _CODES, "weight_scale": _scales(EXPONENT_TYPES)},
-        _two_per_byte(_MX),
+        {"weight_packed": _CODES, "weight_scale": one_per_group(EXPONENT_TYPES)},
+        _two_per_byte(MX_GROUPING),
         _mxfp4_ct,
-        _sample(FLOAT4_ZERO),
-        infer=lambda header: _MX,
+        sample_with_zero(FLOAT4_ZERO),
+        infer=lambda header: MX_GROUPING,
         ignored=("input_global_scale",),
         cpu_bits=4,
     ),
     "mxfp4_modelopt": Layout(
         "MXFP4",
         "weight",
-        {"weight": _CODES, "weight_scale": _scales(EXPONENT_TYPES)},
-        _two_per_byte(_MX),
+        {"weight": _CODES, "weight_scale": one_per_group(EXPONENT_TYPES)},
+        _two_per_byte(MX_GROUPING),
         _mxfp4_modelopt,
-        _sample(FLOAT4_ZERO),
-        infer=lambda header: _MX,
+        sample_with_zero(FLOAT4_ZERO),
+        infer=lambda header: MX_GROUPING,
+        stacked=True,
         ignored=("input_scale",),
         cpu_bits=4,
     ),
-    "mlx_nvfp4": Layout(
-        "NVFP4",
+    "mxfp6_quark": Layout(
+        "MXFP6",
         "weight",
-        _MLX_PARTS,
-        _eight_per_word(_NVFP4),
-        _nvfp4_mlx,
-        _sample(FLOAT4_ZERO),
-        accepts=_has_groups_of(16),
-        stacked=True,
-    ),
-    "mlx_mxfp4": Layout(
-        "MXFP4",
-        "weight",
-        _MLX_PARTS,
-        _eight_per_word(_MX),
-        _mxfp4_mlx,
-        _sample(FLOAT4_ZERO),
-        accepts=_has_groups_of(32),
-        stacked=True,
-        cpu_bits=4,
+        {"weight": _SIX_BITS, "weight_scale": one_per_group(EXPONENT_TYPES)},
+        _four_in_three_bytes,
+        _mxfp6_quark,
+        sample_with_zero(FLOAT6_ZERO),
+        infer=lambda header: MX_GROUPING,
+        ignored=("input_scale",),
     ),
     "mxfp6": Layout(
         "MXFP6",
         "weight_packed",
-        {
-            "weight_packed": Part(("U8",), lambda size: ((size.rows, size.columns * 3 // 4),)),
-            "weight_scale": _scales(EXPONENT_TYPES),
-        },
+        {"weight_packed": _SIX_BITS, "weight_scale": one_per_group(EXPONENT_TYPES)},
         _four_in_three_bytes,
         _mxfp6,
-        _sample(FLOAT6_ZERO),
-        infer=lambda header: _MX,
+        sample_with_zero(FLOAT6_ZERO),
+        infer=lambda header: MX_GROUPING,
         ignored=("input_global_scale",),
     ),
 }

@@ -11,10 +11,17 @@ import numpy.typing as npt
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense, Float8, Matrix
 from penstock.quant.checkpoint import Device, TensorInfo, extra_bytes, size_note
-from penstock.quant.float8 import E4M3, float8_to_bfloat16, regroup_float8
+from penstock.quant.float8 import (
+    E4M3,
+    E5M2,
+    float8_to_bfloat16,
+    largest_scale,
+    powers_of_two,
+    regroup_float8,
+)
 from penstock.quant.safetensors.integer_checkpoint import IntegerCheckpoint
 from penstock.quant.safetensors.quantization_schemes import Float8Scheme
-from penstock.quant.safetensors.safetensors_file import FLOAT8, SafetensorsFolder
+from penstock.quant.safetensors.safetensors_file import FLOAT8, FLOAT8_E5M2, SafetensorsFolder
 
 Float8Storage = Literal["float8", "bf16"]
 """The type in which 8-bit floats are stored in memory. Only GPU kernels support "float8"."""
@@ -26,13 +33,17 @@ EXPONENT_TYPES = ("U8", "F8_E8M0")
 MX_GROUP = 32
 KERNEL_GROUP = 128
 """The number of columns of a group that kernels of 8-bit floats support, apart from whole rows."""
-LARGEST_SCALE = np.finfo(np.float32).max / E4M3.max(where=np.isfinite(E4M3), initial=0)
+VALUES = {FLOAT8: E4M3, FLOAT8_E5M2: E5M2}
+"""The values of the codes by their type in the file."""
+NOT_FINITE = {FLOAT8: 0x7F, FLOAT8_E5M2: 0x7C}
+"""The first code that is no number."""
 PIECE_CODES = 1 << 20
 
 
 class Float8Checkpoint:
-    """A Checkpoint that reads from `folder` and merges each matrix of 8-bit floats with its scales.
-    The scales are not separate tensors. Matrices of other types are unchanged."""
+    """A Checkpoint that reads from `folder` and merges each matrix of 8-bit floats with its scales,
+    and each stack of matrices. The scales are not separate tensors. Matrices of other types are
+    unchanged. Codes of e5m2, which no kernel reads, become bfloat16."""
 
     def __init__(
         self,
@@ -48,7 +59,7 @@ class Float8Checkpoint:
         self._scales: dict[str, tuple[str, tuple[int, int]]] = {}
         tensors = dict(folder.tensors)
         for name, info in folder.tensors.items():
-            if info.type_name == FLOAT8 and name.endswith(".weight"):
+            if info.type_name in VALUES and name.endswith(".weight"):
                 scale = self._scale_of(name)
                 self._scales[name] = scale.name, self._block(info, scale, scheme)
                 del tensors[scale.name]
@@ -61,18 +72,39 @@ class Float8Checkpoint:
         if name not in self._scales:
             return self._folder.matrix(name)
         scale_name, block = self._scales[name]
-        codes = self._folder.codes(name)
-        if _has_nan(codes):
-            raise ModelError(f"{self.path}: {name}: not all numbers are finite")
-        scale = self._scales_in(scale_name)
-        if not (np.abs(scale) <= LARGEST_SCALE).all():
-            raise ModelError(f"{self.path}: {scale_name}: not all numbers are finite")
+        if len(self._folder.tensors[name].shape) != 2:
+            raise ModelError(f"{self.path}: {name}: expected a matrix")
+        codes, scale = self._codes_of(name), self._scales_of(name, scale_name)
         grid = tuple(-(-size // step) for size, step in zip(codes.shape, block, strict=True))
-        return self._stored(Float8(codes, scale.reshape(grid), block))
+        return self._stored(name, Float8(codes, scale.reshape(grid), block))
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
-        """See Checkpoint. Three-dimensional tensors are never 8-bit floats."""
-        return self._folder.stack(name)
+        """See Checkpoint. A matrix with one scale per column is only read to be transposed, and
+        keeps its codes."""
+        if name not in self._scales:
+            return self._folder.stack(name)
+        scale_name, block = self._scales[name]
+        codes, scale = self._codes_of(name), self._scales_of(name, scale_name)
+        if codes.ndim != 3:
+            raise ModelError(f"{self.path}: {name}: expected matrices, the shape is {codes.shape}")
+        grid = tuple(-(-size // step) for size, step in zip(codes.shape[1:], block, strict=True))
+        return tuple(
+            self._stored(name, Float8(one, own.reshape(grid), block))
+            for one, own in zip(codes, scale, strict=True)
+        )
+
+    def _codes_of(self, name: str) -> npt.NDArray[np.uint8]:
+        codes = self._folder.codes(name)
+        if not _all_finite(codes, NOT_FINITE[self._folder.tensors[name].type_name]):
+            raise ModelError(f"{self.path}: {name}: not all numbers are finite")
+        return codes
+
+    def _scales_of(self, name: str, scale_name: str) -> npt.NDArray[np.float32]:
+        scale = self._scales_in(scale_name)
+        values = VALUES[self._folder.tensors[name].type_name]
+        if not (np.abs(scale) <= largest_scale(values)).all():
+            raise ModelError(f"{self.path}: {scale_name}: not all numbers are finite")
+        return scale
 
     def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint. If a scale covers all columns, the sample is one row, because rows that
@@ -81,13 +113,17 @@ class Float8Checkpoint:
         if name not in self._scales:
             return self._folder.layout_sample(name)
         _, (height, columns) = self._scales[name]
-        _, width = self._folder.tensors[name].shape
-        if _is_read(columns, width) and columns != width:
+        *_, all_rows, width = self._folder.tensors[name].shape
+        if self._is_widened(name):
+            return Dense(np.zeros((1, width), np.uint16), "bf16")
+        if (height, columns) == (all_rows, 1):
+            height, columns, width = 1, all_rows, all_rows
+        elif columns != width:
             columns = KERNEL_GROUP
         rows = 1 if columns == width else height
         shape = rows, min(2 * columns, width)
         scale = np.zeros((1, -(-shape[1] // columns)), np.float32)
-        return self._stored(Float8(np.zeros(shape, np.uint8), scale, (rows, columns)))
+        return Float8(np.zeros(shape, np.uint8), scale, (rows, columns))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
@@ -112,18 +148,22 @@ class Float8Checkpoint:
     def _widened(self) -> list[str]:
         """Return the names of the matrices that become bfloat16: all of them, or those with groups
         of columns that no kernel supports."""
-        if self._storage == "bf16":
-            return list(self._scales)
-        tensors = self._folder.tensors
-        return [
-            name
-            for name, (_, (_, columns)) in self._scales.items()
-            if not _is_read(columns, tensors[name].shape[1])
-        ]
+        return [name for name in self._scales if self._is_widened(name)]
 
-    def _stored(self, matrix: Float8) -> Matrix:
-        if self._storage == "bf16" or not _is_read(matrix.block[1], matrix.shape[1]):
-            return float8_to_bfloat16(matrix)
+    def _is_widened(self, name: str) -> bool:
+        info, (_, block) = self._folder.tensors[name], self._scales[name]
+        return (
+            self._storage == "bf16"
+            or info.type_name != FLOAT8
+            or not (_is_read(block[1], info.shape[-1]) or _is_of_columns(info.shape, block))
+        )
+
+    def _stored(self, name: str, matrix: Float8) -> Matrix:
+        if self._is_widened(name):
+            values = VALUES[self._folder.tensors[name].type_name]
+            return float8_to_bfloat16(matrix, values)
+        if matrix.block == (matrix.shape[0], 1):
+            return matrix
         return regroup_float8(matrix, KERNEL_GROUP)
 
     def _scales_in(self, name: str) -> npt.NDArray[np.float32]:
@@ -131,10 +171,7 @@ class Float8Checkpoint:
         255 is NaN."""
         if self._folder.tensors[name].type_name not in EXPONENT_TYPES:
             return self._folder.floats(name)
-        exponents = self._folder.integers(name).astype(np.int32)
-        powers = np.ldexp(np.float32(1), np.minimum(exponents, 254) - 127)
-        scale: npt.NDArray[np.float32] = np.where(exponents == 255, np.float32(np.nan), powers)
-        return scale
+        return powers_of_two(self._folder.integers(name))
 
     def _scale_of(self, name: str) -> TensorInfo:
         for candidate in SCALE_NAMES:
@@ -147,28 +184,33 @@ class Float8Checkpoint:
     def _block(self, info: TensorInfo, scale: TensorInfo, scheme: Float8Scheme) -> tuple[int, int]:
         """Return the number of rows and of columns of `info` that share a scale. Raises ModelError
         if the scales have the wrong shape."""
-        if len(info.shape) != 2:
+        if len(info.shape) not in (2, 3) or 0 in info.shape:
             raise ModelError(
                 f"{self.path}: {info.name}: expected a matrix, the shape is {info.shape}"
             )
-        rows, columns = info.shape
-        expected: list[tuple[int, ...]]
+        *experts, rows, columns = info.shape
         mx_groups = (rows, -(-columns // MX_GROUP))
+        forms: list[tuple[tuple[int, ...], tuple[int, int]]]
         if scheme.block is not None:
             height, width = scheme.block
             down, across = -(-rows // height), -(-columns // width)
-            expected = [(down, across), (down, 1, across, 1)]
             block = height, min(width, columns)
-        elif scale.type_name in EXPONENT_TYPES and scale.shape == mx_groups:
-            expected, block = [mx_groups], (1, MX_GROUP)
+            forms = [((down, across), block), ((down, 1, across, 1), block)]
+        elif scale.type_name in EXPONENT_TYPES and scale.shape == (*experts, *mx_groups):
+            forms = [(mx_groups, (1, MX_GROUP))]
         else:
-            expected = [(rows, 1), (rows,), (1,), (), (1, 1)]
-            block = (1 if scale.shape in expected[:2] else rows, columns)
-        if scale.shape not in expected:
+            forms = [((rows, 1), (1, columns)), ((rows,), (1, columns))]
+        if scheme.block is None or experts:
+            forms += [(shape, (rows, columns)) for shape in ((1,), (), (1, 1))]
+        if experts:  # of a transposed matrix
+            forms += [((1, columns), (rows, 1)), ((columns, 1), (rows, 1))]
+        blocks = {(*experts, *shape): block for shape, block in reversed(forms)}
+        if scale.shape not in blocks:
             raise ModelError(
-                f"{self.path}: tensor {scale.name} has shape {scale.shape}, expected {expected[0]}"
+                f"{self.path}: tensor {scale.name} has shape {scale.shape}, expected "
+                f"{(*experts, *forms[0][0])}"
             )
-        return block
+        return blocks[scale.shape]
 
 
 def _sibling(name: str, last: str) -> str:
@@ -181,7 +223,13 @@ def _is_read(group: int, columns: int) -> bool:
     return group == columns or group % KERNEL_GROUP == 0
 
 
-def _has_nan(codes: npt.NDArray[np.uint8]) -> bool:
+def _is_of_columns(shape: tuple[int, ...], block: tuple[int, int]) -> bool:
+    """Return whether a stack has one scale per column of each matrix."""
+    return len(shape) == 3 and block == (shape[1], 1)
+
+
+def _all_finite(codes: npt.NDArray[np.uint8], first: int) -> bool:
+    """Return whether no code without its sign is `first` or a larger one."""
     flat = codes.reshape(-1)
     pieces = (flat[at : at + PIECE_CODES] for at in range(0, flat.size, PIECE_CODES))
-    return any(bool(((piece & 0x7F) == 0x7F).any()) for piece in pieces)
+    return not any(bool(((piece & 0x7F) >= first).any()) for piece in pieces)

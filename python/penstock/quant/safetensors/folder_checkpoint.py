@@ -11,6 +11,8 @@ from penstock.quant.safetensors.mxfp4_checkpoint import Mxfp4Checkpoint
 from penstock.quant.safetensors.quantization_config import read_scheme
 from penstock.quant.safetensors.quantization_schemes import IntegerScheme, MixedScheme, Mxfp4Scheme
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
+from penstock.quant.safetensors.stacked_experts import stacked_names
+from penstock.quant.safetensors.torchao_config import torchao_names
 
 CACHE_SCALES = tuple(
     f".{name}" for name in ("k_scale", "v_scale", "q_scale", "k_zero_point", "v_zero_point")
@@ -27,10 +29,12 @@ def open_checkpoint(folder: Path, float8_storage: Float8Storage) -> Checkpoint:
     if scheme is None:
         return plain
     plain.leave_out(CACHE_SCALES)
-    if isinstance(scheme, IntegerScheme):
-        return IntegerCheckpoint(plain, scheme)
     if isinstance(scheme, Mxfp4Scheme):
         return Mxfp4Checkpoint(plain)
+    plain.rename(torchao_names(plain.tensors, folder))
+    plain.rename(stacked_names(plain.tensors))
+    if isinstance(scheme, IntegerScheme):
+        return IntegerCheckpoint(plain, scheme)
     if isinstance(scheme, MixedScheme):
         integers = IntegerCheckpoint(plain, scheme.integers)
         return Float8Checkpoint(integers, scheme.floats, float8_storage)

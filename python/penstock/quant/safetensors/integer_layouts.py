@@ -1,5 +1,5 @@
-"""The layouts of integers in groups: GPTQ, AWQ, compressed-tensors and MLX. Integers are packed
-into little-endian 32-bit words as a stream of bits, the first integer in the lowest bits."""
+"""The layouts of integers in groups: GPTQ, compressed-tensors and MLX. Integers are packed into
+little-endian 32-bit words as a stream of bits, the first integer in the lowest bits."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from penstock.quant.safetensors.layout import (
     Part,
     Shape,
     Size,
+    even_grouping,
     integer_sample,
     minima_sample,
     of_groups,
+    turned,
 )
 from penstock.quant.safetensors.quantization_schemes import Grouping, LayoutName
-
-# AWQ packs 8 columns of its transposed matrix into a word: the column of each nibble, lowest first.
-AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def _columns_in_rows(shape: Shape, grouping: Grouping, header: Header) -> Size:
@@ -47,10 +46,6 @@ def _gptq_size(shape: Shape, grouping: Grouping, header: Header) -> Size:
     return Size(shape[1], shape[0] * 32 // grouping.bits, grouping)
 
 
-def _awq_size(shape: Shape, grouping: Grouping, header: Header) -> Size:
-    return Size(shape[1] * 8, shape[0], grouping)
-
-
 def _int8_size(shape: Shape, grouping: Grouping, header: Header) -> Size:
     return Size(shape[0], shape[1], Grouping(8, grouping.group))
 
@@ -64,7 +59,7 @@ def _gptq_grouping(header: Header) -> Grouping | None:
     if len(zeros) != 2 or len(scales) != 2 or 0 in (*zeros, *scales) or zeros[1] * 32 % scales[1]:
         return None
     bits = zeros[1] * 32 // scales[1]
-    return _even_grouping(bits, quants[0] * 32 // bits if bits else 0, scales[0])
+    return even_grouping(bits, quants[0] * 32 // bits if bits else 0, scales[0])
 
 
 def _packed_grouping(header: Header) -> Grouping | None:
@@ -73,23 +68,12 @@ def _packed_grouping(header: Header) -> Grouping | None:
     if given is None or given.size != 2 or given[1] <= 0 or len(packed) != 2:
         return None
     groups = scales[1] if len(scales) == 2 else 1
-    return _even_grouping(packed[1] * 32 // int(given[1]), int(given[1]), groups)
+    return even_grouping(packed[1] * 32 // int(given[1]), int(given[1]), groups)
 
 
 def _int8_grouping(header: Header) -> Grouping | None:
     columns, scales = header.shapes["weight"][-1], header.shapes.get("weight_scale", ())
-    return _even_grouping(8, columns, scales[1] if len(scales) == 2 else 1)
-
-
-def _even_grouping(bits: int, columns: int, groups: int) -> Grouping | None:
-    """Return the grouping of columns in equal groups, or None if there is none that kernels
-    support."""
-    if not 1 <= bits <= 8 or groups < 1 or columns % groups:
-        return None
-    group = columns // groups
-    if groups == 1:
-        return Grouping(bits, None)
-    return Grouping(bits, group) if group % 32 == 0 else None
+    return even_grouping(8, columns, scales[1] if len(scales) == 2 else 1)
 
 
 def _held(words: npt.NDArray[Any], columns: int, bits: int) -> npt.NDArray[np.uint8]:
@@ -121,30 +105,7 @@ def _gptq_v2(arrays: Arrays, size: Size) -> Numbers:
 
 def _gptq_numbers(arrays: Arrays, size: Size, zero: npt.NDArray[np.uint8]) -> Numbers:
     q = _held(arrays["qweight"].T, size.columns, size.grouping.bits)
-    return Numbers(q, _turned(arrays["scales"]), _turned(zero[:, : size.rows]))
-
-
-def _awq(arrays: Arrays, size: Size) -> Numbers:
-    """Convert AWQ, whose words pack 8 neighbouring rows. Each byte of the result combines the
-    nibbles of two neighbouring columns."""
-    words = arrays["qweight"].view(np.uint32)
-    even, odd = words[0::2], words[1::2]
-    low_bits, high_bits = np.uint32(0x0F0F0F0F), np.uint32(0xF0F0F0F0)
-    q = np.empty((words.shape[1], 8, len(even)), np.uint8)
-    halves = (
-        (even & low_bits) | (odd & low_bits) << np.uint32(4),
-        (even >> np.uint32(4)) & low_bits | (odd & high_bits),
-    )
-    for nibble, column in enumerate(AWQ_COLUMNS):
-        q[:, column] = _bytes_of(halves[nibble % 2])[:, :, nibble // 2].T
-    zero = unpack(arrays["qzeros"], 4).reshape(size.groups, -1, 8)
-    ordered = np.empty_like(zero)
-    ordered[:, :, AWQ_COLUMNS] = zero
-    return Numbers(
-        q.reshape(size.rows, -1),
-        _turned(arrays["scales"]),
-        _turned(ordered.reshape(size.groups, -1)),
-    )
+    return Numbers(q, turned(arrays["scales"]), turned(zero[:, : size.rows]))
 
 
 def _packed(arrays: Arrays, size: Size) -> Numbers:
@@ -156,7 +117,7 @@ def _packed(arrays: Arrays, size: Size) -> Numbers:
     zero = _signed_zeros(arrays, size)
     stored = arrays.get("weight_zero_point")
     if stored is not None and stored.dtype.itemsize == 4:
-        zero = _turned(unpack(stored.T, size.grouping.bits)[:, : size.rows])
+        zero = turned(unpack(stored.T, size.grouping.bits)[:, : size.rows])
     return Numbers(q, _by_group(arrays["weight_scale"], size), zero)
 
 
@@ -167,8 +128,17 @@ def _int8(arrays: Arrays, size: Size) -> Numbers:
 
 def _mlx(arrays: Arrays, size: Size) -> Numbers:
     """Convert MLX. A word of `weight` packs neighbouring columns, and `biases` are minima."""
+    return _with_minima(arrays, size, "biases")
+
+
+def _metal(arrays: Arrays, size: Size) -> Numbers:
+    """Convert the method `metal` of transformers, which is MLX with another name of the minima."""
+    return _with_minima(arrays, size, "qbiases")
+
+
+def _with_minima(arrays: Arrays, size: Size, minima: str) -> Numbers:
     q = _held(arrays["weight"], size.columns, size.grouping.bits)
-    return Numbers(q, arrays["scales"], minimum=arrays["biases"])
+    return Numbers(q, arrays["scales"], minimum=arrays[minima])
 
 
 def _signed_zeros(arrays: Arrays, size: Size) -> npt.NDArray[np.uint8]:
@@ -196,24 +166,11 @@ def _one(size: Size) -> tuple[Shape, ...]:
     return SCALAR_SHAPES if size.groups == 1 else ()
 
 
-def _turned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.ascontiguousarray(values.T)
-
-
-def _bytes_of(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
-    return words.view(np.uint8).reshape(*words.shape, 4)
-
-
 _GPTQ_PARTS = {
     "qweight": Part(WORD_TYPES, lambda size: ((size.words(size.columns), size.rows),)),
     "qzeros": Part(WORD_TYPES, lambda size: ((size.groups, size.words(size.rows)),)),
     "scales": Part(FLOATS, lambda size: ((size.groups, size.rows),)),
     "g_idx": Part(INDEX_TYPES, lambda size: ((size.columns,),), optional=True),
-}
-_AWQ_PARTS = {
-    "qweight": Part(WORD_TYPES, lambda size: ((size.columns, size.words(size.rows)),)),
-    "qzeros": Part(WORD_TYPES, lambda size: ((size.groups, size.words(size.rows)),)),
-    "scales": Part(FLOATS, lambda size: ((size.groups, size.rows),)),
 }
 _SCALE = Part(FLOATS, of_groups)
 _SCALE_OR_ONE = Part(FLOATS, lambda size: (*of_groups(size), *_one(size)))
@@ -234,11 +191,10 @@ _INT8_PARTS = {
     "weight_scale": _SCALE_OR_ONE,
     "weight_zero_point": Part(("I8",), lambda size: (*of_groups(size), *_one(size)), optional=True),
 }
-_MLX_PARTS = {
-    "weight": Part(("U32",), lambda size: ((size.rows, size.words(size.columns)),)),
-    "scales": Part(FLOATS, lambda size: ((size.rows, size.groups),)),
-    "biases": Part(FLOATS, lambda size: ((size.rows, size.groups),)),
-}
+_MLX_WORDS = Part(("U32",), lambda size: ((size.rows, size.words(size.columns)),))
+_MLX_FACTORS = Part(FLOATS, lambda size: ((size.rows, size.groups),))
+_MLX_PARTS = {"weight": _MLX_WORDS, "scales": _MLX_FACTORS, "biases": _MLX_FACTORS}
+_METAL_PARTS = {"weight": _MLX_WORDS, "scales": _MLX_FACTORS, "qbiases": _MLX_FACTORS}
 
 INTEGER_LAYOUTS: dict[LayoutName, Layout] = {
     "gptq": Layout(
@@ -254,7 +210,6 @@ INTEGER_LAYOUTS: dict[LayoutName, Layout] = {
         "g_idx",
         _gptq_grouping,
     ),
-    "awq": Layout("AWQ", "qweight", _AWQ_PARTS, _awq_size, _awq, integer_sample),
     "packed": Layout(
         "pack-quantized",
         "weight_packed",
@@ -274,7 +229,9 @@ INTEGER_LAYOUTS: dict[LayoutName, Layout] = {
         _int8,
         integer_sample,
         infer=_int8_grouping,
+        stacked=True,
         ignored=("input_scale", "input_zero_point"),
     ),
     "mlx": Layout("MLX", "weight", _MLX_PARTS, _columns_in_rows, _mlx, minima_sample, stacked=True),
+    "metal": Layout("MLX", "weight", _METAL_PARTS, _columns_in_rows, _metal, minima_sample),
 }

@@ -167,6 +167,22 @@ def minima_sample(size: Size, float_types: set[str], symmetric: bool) -> Affine:
     return replace(sample, minimum=sample.scale)
 
 
+def turned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the transposed array in C order."""
+    return np.ascontiguousarray(values.T)
+
+
+def even_grouping(bits: int, columns: int, groups: int) -> Grouping | None:
+    """Return the grouping of columns in equal groups, or None if there is none that kernels
+    support."""
+    if not 1 <= bits <= 8 or groups < 1 or columns % groups:
+        return None
+    group = columns // groups
+    if groups == 1:
+        return Grouping(bits, None)
+    return Grouping(bits, group) if group % 32 == 0 else None
+
+
 def of_groups(size: Size) -> tuple[Shape, ...]:
     """Return the accepted shapes of a tensor with one number per row and group. If a row has one
     group, the second dimension may be omitted."""

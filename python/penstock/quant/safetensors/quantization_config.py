@@ -10,10 +10,11 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.quant.json_file import read_json
+from penstock.quant.safetensors.auto_round_config import read_auto_round
 from penstock.quant.safetensors.compressed_tensors_config import read_compressed
+from penstock.quant.safetensors.mlx_config import read_metal, read_mlx
 from penstock.quant.safetensors.quantization_schemes import (
     Float8Scheme,
-    Grouping,
     IntegerScheme,
     LayoutName,
     MixedScheme,
@@ -22,19 +23,26 @@ from penstock.quant.safetensors.quantization_schemes import (
     grouping,
     refuse_unless,
 )
+from penstock.quant.safetensors.quark_config import read_quark
+from penstock.quant.safetensors.torchao_config import read_torchao
 
 KNOWN = (
-    "fp8, fbgemm_fp8, mxfp4, gptq, awq, hqq, bitsandbytes, modelopt, compressed-tensors and the "
-    "quantization of MLX"
+    "fp8, fbgemm_fp8, mxfp4, gptq, awq, auto-round, hqq, bitsandbytes, modelopt, quark, torchao, "
+    "metal, compressed-tensors and the quantization of MLX"
 )
 GPTQ_BITS = (2, 3, 4, 8)
-MLX_BITS = (2, 3, 4, 5, 6, 8)
-MLX_FLOAT4 = {"mxfp4": (4, 32), "nvfp4": (4, 16)}
-"""The modes of 4-bit floats, with their bits and group sizes."""
-MLX_LAYOUTS: tuple[LayoutName, ...] = ("mlx", "mlx_mxfp4", "mlx_nvfp4")
 
-
-_FLOAT4 = IntegerScheme(("nvfp4_modelopt", "mxfp4_modelopt"), symmetric=True)
+_FLOAT4 = IntegerScheme(("nvfp4_modelopt", "nvfp4_turned", "mxfp4_modelopt"), symmetric=True)
+AWQ_VERSIONS: Mapping[str, tuple[LayoutName, ...]] = {
+    "gemm": ("awq",),
+    "exllama": ("awq",),
+    "exllamav2": ("awq",),
+    "gemv": ("awq_gemv",),
+    "gemv_fast": ("awq_gemv_fast",),
+    "llm-awq": ("awq_gemv_fast", "awq"),
+    "marlin": ("awq_marlin",),
+}
+"""The packings of AWQ. ExLlama's kernels read that of GEMM and pack it again in memory."""
 MODELOPT_FILE = "hf_quant_config.json"
 MODELOPT_SCHEMES: Mapping[str, Scheme] = {
     "FP8": Float8Scheme(None),
@@ -52,14 +60,7 @@ MODELOPT_SCHEMES: Mapping[str, Scheme] = {
 
 class _Method(msgspec.Struct):
     quant_method: object = None
-
-
-class _MlxGroups(msgspec.Struct):
-    """The quantization of a module, or of all modules that have no own entry."""
-
-    group_size: int
-    bits: int
-    mode: str = "affine"
+    group_size: object = None
 
 
 class _Named(msgspec.Struct):
@@ -130,23 +131,18 @@ class _AwqNamed(msgspec.Struct):
     quantization_config: _Awq
 
 
-class _MlxNamed(msgspec.Struct):
-    """The keys of `_MlxGroups`, and module names with the module's own `_MlxGroups`, or with false
-    if the module is not quantized."""
-
-    quantization: dict[str, int | bool | str | _MlxGroups | None]
-
-
 def read_scheme(path: Path) -> Scheme | None:
     """Return the quantization scheme that the config.json at `path` declares, or None. Raises
     ModelError naming the method or key that is not supported."""
     named = read_json(path, _Named)
     method = None if named.quantization_config is None else named.quantization_config.quant_method
     if method is None and named.quantization is not None:
-        return _mlx(path)
+        return read_mlx(path, "quantization")
     if named.quantization_config is None:
         beside = path.with_name(MODELOPT_FILE)
         return _modelopt_file(beside) if beside.exists() else None
+    if method is None and named.quantization_config.group_size is not None:
+        return read_mlx(path, "quantization_config")
     readers: dict[str, Callable[[Path], Scheme]] = {
         "fp8": _fp8,
         "compressed-tensors": read_compressed,
@@ -157,6 +153,11 @@ def read_scheme(path: Path) -> Scheme | None:
         "hqq": lambda _: IntegerScheme(("hqq", "hqq_rows")),
         "bitsandbytes": _bitsandbytes,
         "modelopt": _modelopt,
+        "auto-round": read_auto_round,
+        "intel/auto-round": read_auto_round,
+        "metal": read_metal,
+        "quark": read_quark,
+        "torchao": read_torchao,
     }
     reader = readers.get(str(method))
     if reader is None:
@@ -172,7 +173,7 @@ def _fp8(path: Path) -> Float8Scheme:
     activations."""
     config = read_json(path, _Fp8Named).quantization_config
     where = f"{path}: quantization_config"
-    refuse_unless(config.fmt, ("e4m3",), f"{where}: fmt")
+    refuse_unless(config.fmt, ("e4m3", "e5m2"), f"{where}: fmt")
     refuse_unless(config.activation_scheme, ("dynamic", "static"), f"{where}: activation_scheme")
     size = config.weight_block_size
     if size is None:
@@ -189,8 +190,10 @@ def _gptq(path: Path) -> IntegerScheme:
     config = read_json(path, _GptqNamed).quantization_config
     where = f"{path}: quantization_config"
     layout = "marlin" if config.is_marlin_format else config.checkpoint_format or config.format
-    refuse_unless(layout, (None, "gptq", "gptq_v2"), f"{where}: checkpoint_format")
+    refuse_unless(layout, (None, "gptq", "gptq_v2", "marlin"), f"{where}: checkpoint_format")
     group = None if config.group_size == -1 else config.group_size
+    if layout == "marlin":
+        return IntegerScheme(("marlin",), grouping(config.bits, group, (4,), where), symmetric=True)
     form = grouping(config.bits, group, GPTQ_BITS, where)
     changed = any(
         not rule.startswith("-:") and {"bits", "group_size"} & (changes or {}).keys()
@@ -202,14 +205,18 @@ def _gptq(path: Path) -> IntegerScheme:
 
 
 def _awq(path: Path) -> IntegerScheme:
+    """Read the scheme of AWQ weights. `version` names the packing; `backend` names a kernel, except
+    llm-awq, whose packing is GEMV-fast or, in older folders, GEMM."""
     config = read_json(path, _AwqNamed).quantization_config
     where = f"{path}: quantization_config"
-    version = config.version or config.format or "gemm"
-    refuse_unless(version.lower(), ("gemm",), f"{where}: version")
-    refuse_unless(config.backend, (None, "autoawq", "auto"), f"{where}: backend")
+    version = (config.version or config.format or "gemm").lower()
+    if config.backend == "llm-awq":
+        version = "llm-awq"
+    refuse_unless(version, tuple(AWQ_VERSIONS), f"{where}: version")
     refuse_unless(config.bits, (4,), f"{where}: bits")
     group = None if config.group_size == -1 else config.group_size
-    return IntegerScheme(("awq",), grouping(config.bits, group, (4,), where))
+    form = grouping(config.bits, group, (4,), where)
+    return IntegerScheme(AWQ_VERSIONS[version], form, version == "marlin")
 
 
 def _bitsandbytes(path: Path) -> IntegerScheme:
@@ -240,26 +247,3 @@ def _modelopt_scheme(config: _Modelopt, where: str) -> Scheme:
     module."""
     refuse_unless(config.quant_algo, tuple(MODELOPT_SCHEMES), f"{where}: quant_algo")
     return MODELOPT_SCHEMES[str(config.quant_algo)]
-
-
-def _mlx(path: Path) -> IntegerScheme:
-    given = read_json(path, _MlxNamed).quantization
-    where = f"{path}: quantization"
-    try:
-        whole = msgspec.convert(given, _MlxGroups)
-    except msgspec.ValidationError as error:
-        raise ModelError(f"{where}: {error}") from None
-    own = {
-        name: _mlx_grouping(value, f"{where}: {name}")
-        for name, value in given.items()
-        if isinstance(value, _MlxGroups)
-    }
-    return IntegerScheme(MLX_LAYOUTS, _mlx_grouping(whole, where), own=own)
-
-
-def _mlx_grouping(groups: _MlxGroups, where: str) -> Grouping:
-    refuse_unless(groups.mode, ("affine", *MLX_FLOAT4), f"{where}: mode")
-    if groups.mode in MLX_FLOAT4:
-        refuse_unless((groups.bits, groups.group_size), (MLX_FLOAT4[groups.mode],), where)
-        return Grouping(groups.bits, groups.group_size)
-    return grouping(groups.bits, groups.group_size, MLX_BITS, where)

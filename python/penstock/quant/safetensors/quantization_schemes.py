@@ -3,7 +3,7 @@ them to read the tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -13,20 +13,34 @@ LayoutName = Literal[
     "gptq",
     "gptq_v2",
     "awq",
+    "awq_gemv",
+    "awq_gemv_fast",
+    "awq_marlin",
+    "marlin",
     "packed",
     "int8",
     "mlx",
+    "metal",
     "nvfp4",
     "nvfp4_modelopt",
+    "nvfp4_turned",
     "mxfp4",
     "mxfp4_modelopt",
     "mxfp6",
+    "mxfp6_quark",
     "mlx_nvfp4",
     "mlx_mxfp4",
+    "mlx_mxfp8",
     "hqq",
     "hqq_rows",
     "bnb_4bit",
     "bnb_int8",
+    "torchao_int4",
+    "quark_int4",
+    "quark_uint4",
+    "quark_int4_in_order",
+    "quark_uint4_in_order",
+    "quark_int8",
 ]
 
 
@@ -87,6 +101,25 @@ class MixedScheme:
 
 
 Scheme: TypeAlias = "Float8Scheme | IntegerScheme | Mxfp4Scheme | MixedScheme"
+
+
+def joined(schemes: Sequence[Float8Scheme | IntegerScheme], where: str) -> Scheme:
+    """Return one scheme for all groups of modules. If groups of integers differ, the shapes of the
+    tensors show the bits and groups of each module. Raises ModelError that starts with `where` if
+    groups of 8-bit floats differ."""
+    floats = {one for one in schemes if isinstance(one, Float8Scheme)}
+    integers = [one for one in schemes if isinstance(one, IntegerScheme)]
+    if len(floats) > 1:
+        raise ModelError(f"{where} must describe one form of 8-bit floats")
+    if not integers:
+        return floats.pop()
+    groupings = {one.grouping for one in integers}
+    whole = IntegerScheme(
+        tuple(dict.fromkeys(name for one in integers for name in one.layouts)),
+        groupings.pop() if len(groupings) == 1 else None,
+        all(one.symmetric for one in integers),
+    )
+    return MixedScheme(whole, floats.pop()) if floats else whole
 
 
 def grouping(bits: int, group: int | None, known: tuple[int, ...], where: str) -> Grouping:

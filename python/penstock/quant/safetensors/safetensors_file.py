@@ -10,6 +10,7 @@ import math
 import os
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -30,6 +31,7 @@ INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 
 FLOAT8 = "F8_E4M3"
+FLOAT8_E5M2 = "F8_E5M2"
 
 # Bytes per element. Other types are refused, because their size could not be checked.
 ITEM_BYTES = {
@@ -37,7 +39,7 @@ ITEM_BYTES = {
     "U8": 1,
     "I8": 1,
     FLOAT8: 1,
-    "F8_E5M2": 1,
+    FLOAT8_E5M2: 1,
     "F8_E8M0": 1,
     "U16": 2,
     "I16": 2,
@@ -60,8 +62,10 @@ FLOATS: dict[str, tuple[FloatName, str]] = {
 INTEGERS = {
     "F8_E8M0": "<u1",
     FLOAT8: "<u1",
+    FLOAT8_E5M2: "<u1",
     "U8": "<u1",
     "I8": "<i1",
+    "I16": "<i2",
     "U32": "<u4",
     "I32": "<i4",
     "I64": "<i8",
@@ -128,11 +132,12 @@ class SafetensorsFile:
         return self._dense(info, (rows, math.prod(info.shape[1:])))
 
     def codes(self, name: str) -> npt.NDArray[np.uint8]:
-        """Return the codes of an F8_E4M3 matrix as a read-only view of the mapped file."""
+        """Return the codes of a matrix or stack of 8-bit floats as a read-only view of the mapped
+        file."""
         info = self._info(name)
-        if info.type_name != FLOAT8 or len(info.shape) != 2:
+        if info.type_name not in (FLOAT8, FLOAT8_E5M2) or len(info.shape) not in (2, 3):
             raise ModelError(
-                f"{self.path}: {name}: expected a matrix of {FLOAT8}, found {info.type_name} "
+                f"{self.path}: {name}: expected matrices of 8-bit floats, found {info.type_name} "
                 f"{info.shape}"
             )
         return self._file.bytes(info.offset, info.size_bytes).reshape(info.shape)
@@ -187,6 +192,7 @@ class SafetensorsFolder:
         shards do not have the same tensors."""
         self.path = folder
         self._files: dict[str, SafetensorsFile] = {}
+        self._names: dict[str, str] = {}
         self.tensors: Mapping[str, TensorInfo] = {}
         if (folder / INDEX_NAME).exists():
             self._open_shards(folder / INDEX_NAME)
@@ -199,44 +205,62 @@ class SafetensorsFolder:
 
     def matrix(self, name: str) -> Matrix:
         """See Checkpoint."""
-        return self._file(name).matrix(name)
+        return self._file(name).matrix(self._stored(name))
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
         """See Checkpoint."""
-        return self._file(name).stack(name)
+        return self._file(name).stack(self._stored(name))
 
     def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
-        return self._file(name).layout_sample(name)
+        return self._file(name).layout_sample(self._stored(name))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
-        return self._file(name).vector(name)
+        return self._file(name).vector(self._stored(name))
 
     def flattened(self, name: str) -> Dense:
         """See Checkpoint."""
-        return self._file(name).flattened(name)
+        return self._file(name).flattened(self._stored(name))
 
     def codes(self, name: str) -> npt.NDArray[np.uint8]:
         """See SafetensorsFile."""
-        return self._file(name).codes(name)
+        return self._file(name).codes(self._stored(name))
 
     def integers(self, name: str) -> npt.NDArray[np.generic]:
         """See SafetensorsFile."""
-        return self._file(name).integers(name)
+        return self._file(name).integers(self._stored(name))
 
     def floats(self, name: str) -> npt.NDArray[np.float32]:
         """See SafetensorsFile."""
-        return self._file(name).floats(name)
+        return self._file(name).floats(self._stored(name))
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
         """See SafetensorsFile."""
-        return self._file(name).raw(name)
+        return self._file(name).raw(self._stored(name))
 
     def leave_out(self, endings: tuple[str, ...]) -> None:
         """Remove the tensors whose names have one of these endings from `tensors`."""
         kept = {name: info for name, info in self.tensors.items() if not name.endswith(endings)}
         self.tensors = kept
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Present tensors under other names. `names`: name in the file -> new name. Raises
+        ModelError for a name that another tensor has."""
+        renamed: dict[str, TensorInfo] = {}
+        for name, info in self.tensors.items():
+            shown = names.get(name, name)
+            if shown in renamed or (shown != name and shown in self.tensors):
+                raise ModelError(f"{self.path}: has both {shown} and {name}")
+            renamed[shown] = replace(info, name=shown)
+            if shown != name:
+                self._names[shown] = self._stored(name)
+                self._files[shown] = self._files[name]
+        self.tensors = renamed
+
+    def _stored(self, name: str) -> str:
+        """Return the name in the file of a tensor."""
+        return self._names.get(name, name)
 
     def _file(self, name: str) -> SafetensorsFile:
         if name not in self._files:
