@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.kernels.regroup import has_half_steps
 from penstock.kernels.weights import (
     IQ4_VALUES,
     Affine,
@@ -49,6 +50,8 @@ def _quants(pattern: Affine) -> npt.NDArray[np.uint8]:
     packing recognizes the few values of 4-bit tables, and integers of 5 and 6 bits."""
     if pattern.bits == 4:
         return np.arange(256, dtype=np.uint8)
+    if has_half_steps(pattern):
+        return np.arange(0, 2 * pattern.zero_point + 1, 2, np.uint8)
     if pattern.minimum is None and (
         pattern.zero_point not in _MIDDLES or (pattern.q == IQ4_VALUES[0]).all()
     ):

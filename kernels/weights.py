@@ -42,7 +42,7 @@ class Affine:
 
     `bits` 4: `q: [N, C / 2]` uint8; byte c // 2 has element c in its low nibble for even c, in its
     high nibble for odd c. `bits` 8: `q: [N, C]` uint8, 0..255. Signed integers are stored + 128,
-    with -128 * scale in `minimum`; integers of 5 to 7 bits, IQ2, IQ3_XXS, IQ4 and floats of 4 and
+    with -128 * scale in `minimum`; integers of 5 to 7 bits, the IQ types and floats of 4 and
     6 bits are stored in 8 bits. `group` is 16 or a multiple of 32; C is a multiple of 16 or 32. The
     last group of a row may have fewer columns, and a group larger than C covers the whole row.
 

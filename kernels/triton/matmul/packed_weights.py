@@ -13,6 +13,7 @@ import torch
 from penstock.kernels.arrays import tensor_of
 from penstock.kernels.ops.dequantize import dequantize, scales
 from penstock.kernels.ops.linear import FLOAT8_GROUP
+from penstock.kernels.regroup import has_half_steps
 from penstock.kernels.weights import Affine, Dense, Float8, Matrix
 
 LARGEST_FLOAT8 = 448
@@ -93,13 +94,18 @@ def pack_matrix(matrix: Matrix, device: str, dtype: torch.dtype = torch.float32)
         return _float8(matrix, device)
     q = tensor_of(matrix.q).to(device)
     scale, minimum = _factors(matrix)
+    bits, zero_point = int(matrix.bits), matrix.zero_point
+    if scale.dtype == torch.float32 and has_half_steps(matrix):
+        q = q[:, 0::2] >> 1 | q[:, 1::2] << 3
+        scale, minimum = 2 * scale, -zero_point * scale
+        bits, zero_point = 4, 0
     return PackedAffine(
         q,
         scale.T.contiguous().to(device),
         None if minimum is None else minimum.T.contiguous().to(device),
-        matrix.bits,
+        bits,
         matrix.group,
-        matrix.zero_point,
+        zero_point,
     )
 
 

@@ -1,9 +1,9 @@
 """Converts the GGML types whose quants are rows of a codebook: IQ1, IQ2 and IQ3.
 
-A weight is d * multiplier * integer / 8 (IQ1, IQ2), / 4 (IQ3_XXS) or / 1 (IQ3_S), with integers of
-few levels. If the levels are evenly spaced (IQ1, IQ3_S), 4-bit integers hold them, with minima; the
-others are 8-bit integers of at most 16 values, of which a CPU stores 4-bit indices. If each d,
-divided by 8, is a float16, their scales are multipliers of it, otherwise they are float32.
+A weight is d * multiplier * integer / 8 (IQ1, IQ2), / 4 (IQ3_XXS) or / 1 (IQ3_S), with 8-bit
+integers of at most 16 values, of which a CPU stores 4-bit indices. If each d, divided by 8, is a
+float16, the scales are multipliers of it, otherwise they are float32. The integers of IQ1 and IQ3_S
+are odd; a GPU holds them in 4 bits, with minima (`has_half_steps`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ IQ3_S = np.dtype([("d", "<f2"), ("qs", "V64"), ("qh", "V8"), ("signs", "V32"), (
 
 Words = npt.NDArray[np.uint64]
 
+_IQ1_ZERO = 9
 _IQ2_ZERO = max(IQ2_LEVELS)
+_IQ3_S_ZERO = max(IQ3_S_LEVELS)
 _IQ3_XXS_ZERO = max(IQ3_XXS_LEVELS) // 2
 
 
@@ -54,7 +56,7 @@ def iq2_xxs(raw: Bytes, shape: tuple[int, int]) -> Affine:
     blocks = raw.view(IQ2_XXS)
     q = fill_quants(blocks, 256, _fill_iq2_xxs)
     last = _words(blocks, "qs").reshape(-1, 2)[:, 1]
-    return _eight_bits(blocks, shape, 32, q, _IQ2_ZERO, last >> np.uint32(28), 8)
+    return _eight_bits(blocks["d"], shape, 32, q, _IQ2_ZERO, last >> np.uint32(28), 8)
 
 
 def _fill_iq2_xxs(blocks: Blocks, out: Bytes) -> None:
@@ -68,7 +70,7 @@ def iq2_xs(raw: Bytes, shape: tuple[int, int]) -> Affine:
     multiplier."""
     blocks = raw.view(IQ2_XS)
     q = fill_quants(blocks, 256, _fill_iq2_xs)
-    return _eight_bits(blocks, shape, 16, q, _IQ2_ZERO, _halves(blocks), 8)
+    return _eight_bits(blocks["d"], shape, 16, q, _IQ2_ZERO, _halves(blocks), 8)
 
 
 def _fill_iq2_xs(blocks: Blocks, out: Bytes) -> None:
@@ -82,7 +84,7 @@ def iq2_s(raw: Bytes, shape: tuple[int, int]) -> Affine:
     signs; each 16 have a 4-bit multiplier."""
     blocks = raw.view(IQ2_S)
     q = fill_quants(blocks, 256, _fill_iq2_s)
-    return _eight_bits(blocks, shape, 16, q, _IQ2_ZERO, _halves(blocks), 8)
+    return _eight_bits(blocks["d"], shape, 16, q, _IQ2_ZERO, _halves(blocks), 8)
 
 
 def _fill_iq2_s(blocks: Blocks, out: Bytes) -> None:
@@ -97,7 +99,7 @@ def iq3_xxs(raw: Bytes, shape: tuple[int, int]) -> Affine:
     blocks = raw.view(IQ3_XXS)
     q = fill_quants(blocks, 256, _fill_iq3_xxs)
     multiplier = _words(blocks, "signs") >> np.uint32(28)
-    return _eight_bits(blocks, shape, 32, q, _IQ3_XXS_ZERO, multiplier, 2)
+    return _eight_bits(blocks["d"], shape, 32, q, _IQ3_XXS_ZERO, multiplier, 2)
 
 
 def _fill_iq3_xxs(blocks: Blocks, out: Bytes) -> None:
@@ -107,30 +109,28 @@ def _fill_iq3_xxs(blocks: Blocks, out: Bytes) -> None:
 
 
 def iq3_s(raw: Bytes, shape: tuple[int, int]) -> Affine:
-    """Convert IQ3_S, whose integers are the odd ones from -15 to 15: 4-bit integers hold half of
-    integer + 15. Each 4 elements have a byte and a bit of `qh` that choose a row; each 8 have 8
-    signs, each 32 a 4-bit multiplier."""
+    """Convert IQ3_S, whose integers are the odd ones from -15 to 15. Each 4 elements have a byte
+    and a bit of `qh` that choose a row; each 8 have 8 signs, each 32 a 4-bit multiplier."""
     blocks = raw.view(IQ3_S)
-    q = fill_quants(blocks, 128, _fill_iq3_s)
-    return _four_bits(blocks["d"], shape, 32, q, _halves(blocks), 1, 15)
+    q = fill_quants(blocks, 256, _fill_iq3_s)
+    return _eight_bits(blocks["d"], shape, 32, q, _IQ3_S_ZERO, _halves(blocks), 1)
 
 
 def _fill_iq3_s(blocks: Blocks, out: Bytes) -> None:
     rows = _joined(blocks, range(8), 1)
-    wide = np.empty(2 * len(out), np.uint8)
     book = codebook("IQ3_S", IQ3_S_LEVELS).view(np.uint32)[:, 0]
-    _write_signed(wide, book, rows, _SIGNS.take(field_bytes(blocks, "signs")), 15)
-    _pack_halved(wide, out)
+    signs = _SIGNS.take(field_bytes(blocks, "signs"))
+    _write_signed(out, book, rows, signs, _IQ3_S_ZERO)
 
 
 def iq1_s(raw: Bytes, shape: tuple[int, int]) -> Affine:
-    """Convert IQ1_S, whose integers are -9, -7, -1, 1, 7 and 9: 4-bit integers hold half of integer
-    + 9. Each 8 elements have a byte and three bits of `qh` that choose a row; the other bits of a
-    word of `qh` are the multiplier and the direction in which 32 elements are moved."""
+    """Convert IQ1_S, whose integers are -9, -7, -1, 1, 7 and 9. Each 8 elements have a byte and
+    three bits of `qh` that choose a row; the other bits of a word of `qh` are the multiplier and
+    the direction in which 32 elements are moved."""
     blocks = raw.view(IQ1_S)
-    q = fill_quants(blocks, 128, _fill_iq1_s)
+    q = fill_quants(blocks, 256, _fill_iq1_s)
     multiplier = _qh_words(blocks) >> np.uint16(12) & np.uint16(7)
-    return _four_bits(blocks["d"], shape, 32, q, multiplier, 8, 9)
+    return _eight_bits(blocks["d"], shape, 32, q, _IQ1_ZERO, multiplier, 8)
 
 
 def _fill_iq1_s(blocks: Blocks, out: Bytes) -> None:
@@ -145,12 +145,12 @@ def iq1_m(raw: Bytes, shape: tuple[int, int]) -> Affine:
     `qh`: three bits that choose a row, and the direction. A word of `scales` has four multipliers
     of 16 elements each, and a quarter of d."""
     blocks = raw.view(IQ1_M)
-    q = fill_quants(blocks, 128, _fill_iq1_m)
+    q = fill_quants(blocks, 256, _fill_iq1_m)
     words = np.ascontiguousarray(blocks["scales"]).view("<u2").reshape(-1, 4)
     quarters = words >> np.uint16(12) << np.arange(0, 16, 4, dtype=np.uint16)
     d = np.bitwise_or.reduce(quarters, axis=1).view(np.float16)
     multiplier = words[:, :, None] >> np.arange(0, 12, 3, dtype=np.uint16) & np.uint16(7)
-    return _four_bits(d, shape, 16, q, multiplier, 8, 9)
+    return _eight_bits(d, shape, 16, q, _IQ1_ZERO, multiplier, 8)
 
 
 def _fill_iq1_m(blocks: Blocks, out: Bytes) -> None:
@@ -206,17 +206,12 @@ def _write_signed(
 
 
 def _write_moved(out: Bytes, rows: npt.NDArray[np.uint16], down: npt.NDArray[np.uint16]) -> None:
-    """Write the integers of IQ1 as 4-bit integers: eight times the rows of the codebook, plus one,
-    or minus one if `down` is 1."""
+    """Write the integers of IQ1 plus 9: eight times the rows of the codebook, plus one, or minus
+    one if `down` is 1."""
     book = codebook("IQ1", (1, 9, 17)).view(np.uint64)[:, 0]  # 8 * level + 9
-    wide = book.take(rows).reshape(-1, 1).view(np.uint8)
-    wide += (1 - 2 * down.astype(np.int8)).view(np.uint8).reshape(-1, 1)
-    _pack_halved(wide.reshape(-1), out)
-
-
-def _pack_halved(wide: Bytes, out: Bytes) -> None:
-    """Write half of each number 0, 2, .. 30, two per byte, the first in the low nibble."""
-    np.bitwise_or(wide[0::2] >> np.uint8(1), wide[1::2] << np.uint8(3), out=out)
+    moved = out.reshape(-1, 8)
+    moved[:] = book.take(rows).reshape(-1, 1).view(np.uint8)
+    moved += (1 - 2 * down.astype(np.int8)).view(np.uint8).reshape(-1, 1)
 
 
 def _group_scales(
@@ -232,7 +227,7 @@ def _group_scales(
 
 
 def _eight_bits(
-    blocks: Blocks,
+    d: npt.NDArray[Any],
     shape: tuple[int, int],
     group: int,
     q: Bytes,
@@ -241,25 +236,10 @@ def _eight_bits(
     divisor: int,
 ) -> Affine:
     """Return the matrix d * (2 * multiplier + 1) / divisor * (q - zero)."""
-    d, q = blocks["d"], q.reshape(shape)
+    q = q.reshape(shape)
     with np.errstate(invalid="ignore"):  # the caller refuses what is not finite
         unit = d / np.float16(divisor)
     if (unit * np.float16(divisor) == d).all():  # false for NaN
         odd = (2 * multiplier + 1).astype(np.int8).reshape(shape[0], -1)
         return Affine(8, group, q, odd, None, zero, unit.reshape(shape[0], -1))
     return Affine(8, group, q, _group_scales(d, shape, multiplier, divisor), zero_point=zero)
-
-
-def _four_bits(
-    d: npt.NDArray[Any],
-    shape: tuple[int, int],
-    group: int,
-    q: Bytes,
-    multiplier: npt.NDArray[Any],
-    divisor: int,
-    zero: int,
-) -> Affine:
-    """Return the matrix d * (2 * multiplier + 1) / divisor * (2 q - zero), whose scales are doubled
-    and whose zero is in the minima."""
-    scale = _group_scales(d, shape, multiplier, divisor)
-    return Affine(4, group, q.reshape(shape[0], -1), 2 * scale, -zero * scale)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.kernels.regroup import has_half_steps
 from penstock.kernels.weights import Affine, Dense, Matrix
 from penstock.quant.checkpoint import Device
 from penstock.quant.gguf import (
@@ -32,7 +33,8 @@ class GgmlType:
     - `converter`: converts blocks exactly to a matrix.
     - `cpu_bits`: the bits in which packed weights on a CPU hold one quant. Packing finds quants of
       6 bits and of at most 16 values among those of 8 bits.
-    - `varies`: the layout depends on the data. It is largest for scales below the normal float16.
+    - `tiny`: a block of tiny numbers, if the layout depends on the data. It is largest for scales
+      below the normal float16.
     """
 
     name: str
@@ -40,7 +42,7 @@ class GgmlType:
     size_bytes: int
     converter: Converter
     cpu_bits: int
-    varies: bool = False
+    tiny: bytes | None = None
 
     @property
     def file_bits(self) -> float:
@@ -64,7 +66,7 @@ class GgmlType:
         return one of tiny numbers in the largest form."""
         if self.name == "MXFP4":
             return mxfp4_layout_sample()
-        raw = np.full(self.size_bytes, 1 if self.varies else 0, np.uint8)
+        raw = np.frombuffer(bytearray(self.tiny or bytes(self.size_bytes)), np.uint8)
         return self.converter(raw, (1, self.block))
 
     def held_bits(self, device: Device) -> float:
@@ -77,8 +79,9 @@ class GgmlType:
             return self.cpu_bits + 8 * _scale_bytes(sample) / sample.shape[1]
         # A GPU holds two levels of scales multiplied, in float32.
         wide = sample.super_scale is not None or sample.scale.dtype == np.float32
-        arrays = 1 if sample.minimum is None else 2
-        return sample.bits + arrays * (32 if wide else 16) / sample.group
+        halved = has_half_steps(sample)
+        arrays = 1 if sample.minimum is None and not halved else 2
+        return (4 if halved else sample.bits) + arrays * (32 if wide else 16) / sample.group
 
 
 def _scale_bytes(matrix: Affine) -> int:
@@ -94,6 +97,12 @@ def _check_scales(matrix: Affine) -> None:
         raise ValueError("a scale is infinite or NaN")
 
 
+def _ones(count: int) -> bytes:
+    return b"\1" * count
+
+
+_TINY_IQ1_M: Final = bytes(49) + b"\x10" + bytes(6)  # d is in the highest bits of its scales
+
 SUPPORTED: Final = {
     0: GgmlType("F32", 1, 4, ggml_floats.f32, 32),
     1: GgmlType("F16", 1, 2, ggml_floats.f16, 16),
@@ -108,20 +117,20 @@ SUPPORTED: Final = {
     13: GgmlType("Q5_K", 256, 176, ggml_blocks.q5_k, 6),
     14: GgmlType("Q6_K", 256, 210, ggml_blocks.q6_k, 6),
     15: GgmlType("Q8_K", 256, 292, ggml_blocks.q8_k, 8),
-    16: GgmlType("IQ2_XXS", 256, 66, ggml_codebook_blocks.iq2_xxs, 4, varies=True),
-    17: GgmlType("IQ2_XS", 256, 74, ggml_codebook_blocks.iq2_xs, 4, varies=True),
-    18: GgmlType("IQ3_XXS", 256, 98, ggml_codebook_blocks.iq3_xxs, 4, varies=True),
-    19: GgmlType("IQ1_S", 256, 50, ggml_codebook_blocks.iq1_s, 4),
+    16: GgmlType("IQ2_XXS", 256, 66, ggml_codebook_blocks.iq2_xxs, 4, _ones(66)),
+    17: GgmlType("IQ2_XS", 256, 74, ggml_codebook_blocks.iq2_xs, 4, _ones(74)),
+    18: GgmlType("IQ3_XXS", 256, 98, ggml_codebook_blocks.iq3_xxs, 4, _ones(98)),
+    19: GgmlType("IQ1_S", 256, 50, ggml_codebook_blocks.iq1_s, 4, _ones(50)),
     20: GgmlType("IQ4_NL", 32, 18, ggml_table_blocks.iq4_nl, 4),
     21: GgmlType("IQ3_S", 256, 110, ggml_codebook_blocks.iq3_s, 4),
-    22: GgmlType("IQ2_S", 256, 82, ggml_codebook_blocks.iq2_s, 4, varies=True),
+    22: GgmlType("IQ2_S", 256, 82, ggml_codebook_blocks.iq2_s, 4, _ones(82)),
     23: GgmlType("IQ4_XS", 256, 136, ggml_table_blocks.iq4_xs, 4),
     24: GgmlType("I8", 1, 1, ggml_floats.i8, 32),
     25: GgmlType("I16", 1, 2, ggml_floats.i16, 32),
     26: GgmlType("I32", 1, 4, ggml_floats.i32, 32),
     27: GgmlType("I64", 1, 8, ggml_floats.i64, 32),
     28: GgmlType("F64", 1, 8, ggml_floats.f64, 32),
-    29: GgmlType("IQ1_M", 256, 56, ggml_codebook_blocks.iq1_m, 4),
+    29: GgmlType("IQ1_M", 256, 56, ggml_codebook_blocks.iq1_m, 4, _TINY_IQ1_M),
     30: GgmlType("BF16", 1, 2, ggml_floats.bf16, 16),
     34: GgmlType("TQ1_0", 256, 54, ggml_ternary_blocks.tq1_0, 4),
     35: GgmlType("TQ2_0", 256, 66, ggml_ternary_blocks.tq2_0, 4),
