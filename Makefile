@@ -20,7 +20,9 @@ BUILD_PAGE := packaging/build_page.py
 # Web search and MCP need the libraries of the extra `agent`.
 TOOLS := $(if $(filter --agent --agentic --enable-search --mcp%,$(ARGS)),$(VENV)/.agent)
 
-.PHONY: serve run setup ui test test-slow test-fast lint types format bench wheel clean help
+.DELETE_ON_ERROR:
+.PHONY: serve run setup ui test test-native test-slow test-fast lint lint-sources lint-page check-page types format \
+	bench wheel clean help
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -38,17 +40,18 @@ setup: $(VENV)/.dev  ## Install development tools into .venv
 ui: | $(BIN)/pip  ## Build the web page, which `make serve` does too
 	$(BIN)/python $(BUILD_PAGE) --required
 
-# The server alone: no torch, no test tools, kernels for this processor only. pip of Debian 12 and
-# Ubuntu 22.04 is too old to pass options to a build. Bytecode is compiled here because many
-# containers forbid Python to write it, and every start would compile all sources again.
+# The server alone: no torch, no test tools, kernels for this processor only. Bytecode is compiled
+# here because many containers forbid Python to write it, and every start would compile all sources
+# again.
 $(VENV)/.runtime: pyproject.toml $(NATIVE) $(PACKAGES) | $(BIN)/pip
-	$(BIN)/pip install -q --disable-pip-version-check 'pip>=23.1'
 	$(BIN)/pip install -q --disable-pip-version-check -e . -C cmake.define.PENSTOCK_ISAS=host
 	$(BIN)/python -m compileall -q -x node_modules python kernels
 	@touch $@
 
+# pip of Debian 12 and Ubuntu 22.04 is too old to pass options to a build.
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check 'pip>=23.1'
 
 # Without Node the server has no page and says so. The next `make serve` does not try again, `make ui`
 # does.
@@ -63,7 +66,6 @@ $(VENV)/.agent: $(VENV)/.runtime
 
 # Does not need .runtime, whose build for this processor alone would be thrown away.
 $(VENV)/.dev: pyproject.toml $(NATIVE) $(PACKAGES) | $(BIN)/pip
-	$(BIN)/pip install -q --disable-pip-version-check 'pip>=23.1'
 	$(BIN)/pip install -q --disable-pip-version-check $(TORCH)
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]' \
 		-C cmake.define.PENSTOCK_ISAS=all -C cmake.define.PENSTOCK_EMULATED=ON \
@@ -76,11 +78,13 @@ $(VENV)/.compilers: $(VENV)/.runtime
 	$(BIN)/pip install -q --disable-pip-version-check 'triton>=3.6'
 	@touch $@
 
-test: $(VENV)/.dev lint  ## Run linters, types, page and C++ tests, and the Python tests that are not slow
-	$(BIN)/python $(BUILD_PAGE) npm test --silent
-	$(BIN)/python $(BUILD_PAGE) --required
-	$(BIN)/ctest --test-dir $$(dirname build/*/CTestTestfile.cmake | tail -n 1) --output-on-failure
+# Most checks use one core, so two run at a time, and those of the page run while the kernels compile.
+test:  ## Run linters, types, page and C++ tests, and the Python tests that are not slow
+	@$(MAKE) --no-print-directory -j2 --output-sync=target $(VENV)/.dev check-page lint test-native
 	$(PYTEST) -m "not slow" $(ARGS)
+
+test-native: $(VENV)/.dev
+	$(BIN)/ctest --test-dir $$(dirname build/*/CTestTestfile.cmake | tail -n 1) --output-on-failure
 
 test-slow: $(VENV)/.dev  ## Run the slow Python tests, such as those in a browser
 	$(BIN)/python $(BUILD_PAGE) --required
@@ -89,13 +93,20 @@ test-slow: $(VENV)/.dev  ## Run the slow Python tests, such as those in a browse
 test-fast: $(VENV)/.dev  ## Run the Python tests that are not slow
 	$(PYTEST) -m "not slow" $(ARGS)
 
-lint: $(VENV)/.dev  ## Run linters, formatters in check mode and type checks
+lint: types lint-page lint-sources  ## Run linters, formatters in check mode and type checks
+
+lint-sources: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $$(find csrc -name "*.h" -o -name "*.cc" -o -name "*.cu" -o -name "*.cuh")
+
+lint-page: | $(BIN)/pip
 	$(BIN)/python $(BUILD_PAGE) npm run --silent lint
 	$(BIN)/python $(BUILD_PAGE) npm run --silent check
-	$(BIN)/clang-format --dry-run --Werror $$(find csrc -name "*.h" -o -name "*.cc" -o -name "*.cu" -o -name "*.cuh")
-	$(MAKE) --no-print-directory types
+
+check-page: lint-page | $(BIN)/pip
+	$(BIN)/python $(BUILD_PAGE) npm test --silent
+	$(BIN)/python $(BUILD_PAGE) --required
 
 # mypy needs a package in one folder; the sources are in two, python/penstock and kernels.
 types: $(VENV)/.dev  ## Check types with mypy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,29 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # behaviour, and the machine may be busy.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
+
+
+# The files that take longest, longest first. They are collected first, so that no test process is
+# left with one of them while the others have nothing to do.
+LONGEST = (
+    "kernels/test_triton.py",
+    "kernels/test_cuda_emulated.py",
+    "engine/gpu/test_device_layers.py",
+    "kernels/test_ops.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONGEST)}
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: place.get(item.path.relative_to(tests).as_posix(), len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt all that is imported and collected, millions of objects, from later collections of
+    garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,6 +56,7 @@ NO_TORCH = ["base", "config", "dialog", "quant", "models", "adapters", "schedule
             "media", "sandbox", "agent", "llm", "api", "cli"]  # fmt: skip
 
 
+@functools.cache
 def sources() -> list[tuple[str, Path]]:
     """(module name, path) of every Python file of the package."""
     found = []
@@ -68,16 +69,19 @@ def sources() -> list[tuple[str, Path]]:
     return found
 
 
-def imports(module: str, path: Path) -> Iterator[tuple[str, int]]:
+@functools.cache
+def imports(path: Path) -> list[tuple[str, int]]:
     """(imported module, line) for every import of a file, those inside functions included."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
             assert node.module is not None
-            yield node.module, node.lineno
-            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+            found.append((node.module, node.lineno))
+            found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
+    return found
 
 
 def room(module: str) -> str | None:
@@ -89,7 +93,7 @@ def test_imports_only_point_down() -> None:
     wrong = []
     for module, path in sources():
         here = room(module)
-        for target, line in imports(module, path):
+        for target, line in imports(path):
             there = room(target)
             if here is None or there is None or here == there:
                 continue
@@ -113,7 +117,7 @@ def test_schema_and_codecs_know_only_the_vocabulary(room: str, known: tuple[str,
     for module, path in sources():
         if not module.startswith(room):
             continue
-        for target, line in imports(module, path):
+        for target, line in imports(path):
             if target.startswith("penstock.") and not target.startswith(
                 ("penstock.base", "penstock.dialog", room, *known)
             ):
@@ -125,7 +129,7 @@ def test_no_import_cycles() -> None:
     modules = {module for module, _ in sources()}
     edges: dict[str, set[str]] = defaultdict(set)
     for module, path in sources():
-        edges[module] = {t for t, _ in imports(module, path) if t in modules and t != module}
+        edges[module] = {t for t, _ in imports(path) if t in modules and t != module}
         # importing a submodule runs its packages; a package re-exporting its files is no cycle
         edges[module] = {t for t in edges[module] if not t.startswith(module + ".")}
     done: set[str] = set()
@@ -148,7 +152,7 @@ def test_serving_rooms_import_nothing_heavy(heavy: str) -> None:
         f"{path.relative_to(ROOT)}:{line}"
         for module, path in sources()
         if room(module) in NO_TORCH
-        for target, line in imports(module, path)
+        for target, line in imports(path)
         if target.split(".")[0] == heavy
     ]
     assert not wrong, "\n".join(wrong)
@@ -156,6 +160,8 @@ def test_serving_rooms_import_nothing_heavy(heavy: str) -> None:
 
 def reads_of_environment(source: str) -> list[int]:
     """Lines that read the environment, whichever way the name came into the file."""
+    if not any(name in source for name in {*ENVIRONMENT, "from os import"}):
+        return []
     found = []
     for node in ast.walk(ast.parse(source)):
         match node:

@@ -52,7 +52,7 @@ def unsafe_uses(source: str) -> list[tuple[int, str]]:
             case ast.Attribute(attr=name) if name in UNSAFE_METHODS:
                 found.append((node.lineno, name))
             case ast.Attribute() | ast.Name():
-                first, dot, rest = ast.unparse(node).partition(".")
+                first, dot, rest = dotted(node).partition(".")
                 whole = names.get(first, "") + dot + rest
                 if is_unsafe(whole):
                     found.append((node.lineno, whole))
@@ -65,9 +65,20 @@ def unsafe_uses(source: str) -> list[tuple[int, str]]:
     return found
 
 
+def dotted(node: ast.expr) -> str:
+    """Return `a.b.c` of names joined by dots; of other expressions the part after the last call or
+    index, with a dot before it."""
+    attributes = ""
+    while isinstance(node, ast.Attribute):
+        attributes = f".{node.attr}{attributes}"
+        node = node.value
+    return node.id + attributes if isinstance(node, ast.Name) else attributes
+
+
 def is_unsafe(name: str) -> bool:
     """Whether a dotted name is one of UNSAFE, or lies within one."""
-    return any(name == unsafe or name.startswith(unsafe + ".") for unsafe in UNSAFE)
+    parts = name.split(".")
+    return any(".".join(parts[:count]) in UNSAFE for count in range(1, len(parts) + 1))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest_asyncio
 from penstock.config.settings import AgentSettings, SandboxSettings
 from penstock.sandbox.container import Container
 from penstock.sandbox.containers import Containers
+from penstock.sandbox.python_facts import PythonFacts, query_python
 from penstock.sandbox.types import PythonJob, PythonResult, ShellJob, ShellResult
 
 RunPython = Callable[..., Coroutine[Any, Any, PythonResult]]
@@ -36,12 +37,18 @@ def agent_settings(**changes: object) -> AgentSettings:
     return AgentSettings(**(values | changes))  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="session")
+def facts() -> PythonFacts:
+    """The facts about this Python, queried once: it takes a second to collect them."""
+    return asyncio.run(query_python(sys.executable))
+
+
 @pytest_asyncio.fixture
-async def containers() -> AsyncIterator[Containers]:
+async def containers(facts: PythonFacts) -> AsyncIterator[Containers]:
     """Containers that end with the test. Afterwards no child process and no descriptor is left."""
     processes = {child.pid for child in psutil.Process().children(recursive=True)}
     running = Containers(agent_settings())
-    await running.python_facts()
+    running._facts = facts
     gc.collect()
     descriptors = set(os.listdir("/proc/self/fd"))
     yield running

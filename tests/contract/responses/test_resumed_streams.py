@@ -192,6 +192,7 @@ async def test_a_deleted_response_has_no_stream():
 
 
 async def test_what_a_dead_process_streamed_has_failed(monkeypatch):
+    monkeypatch.setattr("penstock.api.responses.response_runs.WATCHED_S", 0.0)
     monkeypatch.setattr("penstock.api.responses.stream_log.END_TIMEOUT_S", 0.0)
     clock = MovableClock()
     async with a_store(clock) as store, answering(store=store) as server:
@@ -208,6 +209,7 @@ async def test_what_a_dead_process_streamed_has_failed(monkeypatch):
 
 
 async def test_the_end_that_a_dead_process_owes_comes_after_what_the_client_has(monkeypatch):
+    monkeypatch.setattr("penstock.api.responses.response_runs.WATCHED_S", 0.0)
     monkeypatch.setattr("penstock.api.responses.stream_log.END_TIMEOUT_S", 0.0)
     clock = MovableClock()
     async with a_store(clock) as store, answering(store=store) as server:

@@ -42,7 +42,7 @@ def _four_per_word(shape: Shape, _: Grouping, header: Header) -> Size:
 
 
 def _has_groups_of(columns: int, per_word: int) -> Any:
-    """Return whether the shapes of words and scales are those of groups of so many columns."""
+    """Return whether the shapes of words and scales are those of groups of `columns` columns."""
 
     def accepts(header: Header) -> bool:
         words, scales = (header.shapes[last][-1:] for last in ("weight", "scales"))
