@@ -51,7 +51,7 @@ def _quants(pattern: Affine) -> npt.NDArray[np.uint8]:
     if pattern.bits == 4:
         return np.arange(256, dtype=np.uint8)
     if has_half_steps(pattern):
-        return np.arange(0, 2 * pattern.zero_point + 1, 2, np.uint8)
+        return np.arange(0, 2 * pattern.zero_point + 1, 2, dtype=np.uint8)
     if pattern.minimum is None and (
         pattern.zero_point not in _MIDDLES or (pattern.q == IQ4_VALUES[0]).all()
     ):

@@ -49,9 +49,11 @@ def _places() -> npt.NDArray[np.intp]:
 def _scale_places(groups: int) -> npt.NDArray[np.intp]:
     """Return the place of each stored scale: among 64 rows, or 32 if a column has one group."""
     if groups > 1:
-        return np.arange(64).reshape(8, 8).T.reshape(-1)
-    pairs = 2 * np.arange(4)[:, None] + np.array([0, 1, 8, 9, 16, 17, 24, 25])
-    return pairs.reshape(-1)
+        places: npt.NDArray[np.intp] = np.arange(64).reshape(8, 8).T
+    else:
+        places = 2 * np.arange(4)[:, None] + np.array([0, 1, 8, 9, 16, 17, 24, 25])
+    flat: npt.NDArray[np.intp] = places.reshape(-1)
+    return flat
 
 
 def _size(shape: Shape, grouping: Grouping, header: Header) -> Size:
