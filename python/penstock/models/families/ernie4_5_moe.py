@@ -11,6 +11,7 @@ from penstock.kernels.routing import Routing
 from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
 from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
 from penstock.models.configuration.gguf_experts import EXPERT_KEYS, gguf_mixtures
+from penstock.models.configuration.gguf_keys import Keys
 from penstock.models.configuration.hf_decoder import decoder_spec
 from penstock.models.configuration.hf_layers import num_layers
 from penstock.models.decoder.experts_spec import ExpertsSpec, check_choice
@@ -73,6 +74,11 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     return replace(spec, interleaved_rope=True)
 
 
+def gguf_keys(spec: DecoderSpec) -> Keys:
+    """Return the key of the distance between mixtures, which llama.cpp needs."""
+    return {"interleave_moe_layer_step": 1}
+
+
 NAMES = replace(
     HF_NAMES,
     router_bias="mlp.moe_statics.e_score_correction_bias",
@@ -80,5 +86,5 @@ NAMES = replace(
 )
 FAMILY = Family(
     hf=HfDecoder("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", Config, spec, NAMES),
-    gguf=GgufDecoder("ernie4_5-moe", gguf_spec),
+    gguf=GgufDecoder("ernie4_5-moe", gguf_spec, keys=gguf_keys),
 )

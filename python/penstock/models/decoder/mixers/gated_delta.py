@@ -302,15 +302,15 @@ class GatedDeltaSpec:
                 return take_rows(tensors.matrix(role), heads)
             case "out":
                 return take_column_blocks(tensors.matrix(role), heads, self.value_dim)
+        values = tensors.array(role)
+        match role:
             case "conv":
-                taps: Vector = tensors.array(role).reshape(self.channels, self.taps)[channels]
-                return taps
+                values = values.reshape(self.channels, self.taps)[channels]
             case "decay":
-                decay: Vector = -np.exp(tensors.array(role))[heads]
-                return decay
+                values = -np.exp(values)[heads]
             case "dt_bias":
-                return tensors.array(role)[heads]
-        return tensors.array(role)
+                values = values[heads]
+        return values
 
     def _of_group(self, role: str, tensors: LayerTensors) -> Matrix | Vector:
         """Return a tensor from those of a folder with queries, keys, values and gates of each group
