@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -14,7 +14,7 @@ from penstock.config import SettingsError
 
 if TYPE_CHECKING:
     from penstock.quant.importance import ImportanceMatrix
-    from penstock.quantizing.quantize_model import Job
+    from penstock.quantizing.quantize_model import Job, Work
     from penstock.quantizing.report import Report
 
 _CHUNKS = 8
@@ -80,21 +80,23 @@ def quantize(
 
     An interrupted run continues if it is started again.
     """
+    from penstock.quant.importance_file import read_importance
+    from penstock.quantizing.quantize_model import prepare
+
     if imatrix is not None and calibration_text is not None:
         raise SettingsError("--imatrix and --calibration-text exclude each other")
     if save_imatrix is not None:
         _check_place(save_imatrix, calibration_text)
     words = None if text is None else _read_text(text)
     calibration = None if calibration_text is None else _read_text(calibration_text)
-    job = _checked_job(model, output, type_name, tensor_type or [])
-    if imatrix is not None:
-        job = replace(job, importance=_read_importance(imatrix))
+    job = _job(model, output, type_name, tensor_type or [])
+    work = prepare(job)
+    importance = None if imatrix is None else read_importance(imatrix)
     if calibration_text is not None and calibration is not None:
-        found = _computed_importance(job, calibration, calibration_chunks, calibration_text.name)
+        importance = _computed(job, calibration, calibration_chunks, calibration_text.name)
         if save_imatrix is not None:
-            _save_importance(found, save_imatrix)
-        job = replace(job, importance=found)
-    report = _written(job)
+            _save_importance(importance, save_imatrix)
+    report = _written(work, output, importance)
     if words is not None:
         report = _measured(report, job, words, chunks)
     if as_json:
@@ -103,28 +105,20 @@ def quantize(
         _print(output, report)
 
 
-def _checked_job(model: str, output: Path, type_name: str, rules: list[str]) -> Job:
-    """Find the model, and check everything that is known before it is computed or written."""
+def _job(model: str, output: Path, type_name: str, rules: list[str]) -> Job:
+    """Find the model. Its download comes after all checks that need no files."""
     from penstock.base.resources import available_cores
     from penstock.cli.pull import fetch_model
     from penstock.quantizing.partial_file import refuse_to_overwrite
-    from penstock.quantizing.quantize_model import Job, check_job, rule_types
+    from penstock.quantizing.quantize_model import Job, rule_types
     from penstock.quantizing.type_plan import parse_rule
 
     parsed = tuple(parse_rule(rule, rule_types(output)) for rule in rules)
     refuse_to_overwrite(output)
-    job = Job(fetch_model(model), output, type_name, parsed, threads=available_cores())
-    check_job(job)
-    return job
+    return Job(fetch_model(model), output, type_name, parsed, threads=available_cores())
 
 
-def _read_importance(path: Path) -> ImportanceMatrix:
-    from penstock.quant.importance_file import read_importance
-
-    return read_importance(path)
-
-
-def _computed_importance(job: Job, text: str, chunks: int, name: str) -> ImportanceMatrix:
+def _computed(job: Job, text: str, chunks: int, name: str) -> ImportanceMatrix:
     from penstock.cli.progress_bars import ProgressBars
     from penstock.quantizing.calibration import importance_over
 
@@ -148,13 +142,11 @@ def _save_importance(importance: ImportanceMatrix, path: Path) -> None:
         raise SettingsError(f"{path}: {error.strerror or error}") from None
 
 
-def _written(job: Job) -> Report:
+def _written(work: Work, output: Path, importance: ImportanceMatrix | None) -> Report:
     from penstock.cli.progress_bars import ProgressBars
-    from penstock.quantizing.quantize_model import quantize_model
 
-    name = job.output.name
     with ProgressBars() as bars:
-        return quantize_model(job, lambda done, total: bars.update(name, done, total))
+        return work(importance, lambda done, total: bars.update(output.name, done, total))
 
 
 def _measured(report: Report, job: Job, words: str, chunks: int) -> Report:

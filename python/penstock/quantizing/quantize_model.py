@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from penstock import _native
@@ -47,51 +48,59 @@ class Job:
     threads: int = 1
 
 
-def check_job(job: Job) -> None:
-    """Check everything that is known before the importances are: raises ModelError if the type does
-    not fit the output, the source cannot be read, a rule matches nothing, or the output exists."""
+Work = Callable[[ImportanceMatrix | None, Progress], Report]
+"""Writes a prepared model with importances, or without. Raises ModelError if these are of another
+model or the output cannot be written."""
+
+
+def prepare(job: Job) -> Work:
+    """Open the source and decide the types: all that is known before the importances, which are not
+    those of the job. Raises ModelError if the type does not fit the output, the source cannot be
+    read, a rule matches nothing, or the output exists."""
     refuse_to_overwrite(job.output)
+    pool = _native.ThreadPool(job.threads)
     if job.output.suffix == ".gguf":
-        _planned_gguf(job)
-    else:
-        _planned_folder(job)
+        recipe = _recipe(job.type_name)
+        source = open_source(job.files)
+        planned = plan_types(source.tensors, recipe, job.rules)
+        return partial(_write_gguf, job.output, source, recipe, planned, pool)
+    if job.files.kind != "folder":
+        raise ModelError(f"{job.files.path}: a folder is made from a folder of safetensors")
+    folder = FolderSource(job.files.path)
+    plan = plan_folder(folder, job.type_name, job.rules)
+    return partial(_write_folder, job.output, folder, plan, pool)
 
 
 def quantize_model(job: Job, progress: Progress) -> Report:
-    """Write the quantized model. Raises ModelError as `check_job` does, and if the importances are
-    of another model or the output cannot be written."""
-    refuse_to_overwrite(job.output)
-    if job.output.suffix == ".gguf":
-        return _quantize_to_gguf(job, progress)
-    return _quantize_to_folder(job, progress)
+    """Write the quantized model with the importances of the job. Raises ModelError as `prepare` and
+    its work do."""
+    return prepare(job)(job.importance, progress)
 
 
-def _quantize_to_gguf(job: Job, progress: Progress) -> Report:
-    source, recipe, planned = _planned_gguf(job)
-    pool = _native.ThreadPool(job.threads)
-    size = write_gguf(job.output, source, planned, recipe, job.importance, pool, progress)
-    return describe(source, planned, size, job.importance)
+def _write_gguf(
+    path: Path,
+    source: Source,
+    recipe: Recipe,
+    planned: Sequence[PlannedTensor],
+    pool: _native.ThreadPool,
+    importance: ImportanceMatrix | None,
+    progress: Progress,
+) -> Report:
+    size = write_gguf(path, source, planned, recipe, importance, pool, progress)
+    return describe(source, planned, size, importance)
 
 
-def _planned_gguf(job: Job) -> tuple[Source, Recipe, list[PlannedTensor]]:
-    recipe = _recipe(job.type_name)
-    source = open_source(job.files)
-    return source, recipe, plan_types(source.tensors, recipe, job.rules)
-
-
-def _quantize_to_folder(job: Job, progress: Progress) -> Report:
-    source, plan = _planned_folder(job)
-    importance = None if job.importance is None else source.importance(job.importance)
-    pool = _native.ThreadPool(job.threads)
-    size = write_folder(job.output, source, plan, pool, progress, importance or {})
-    return describe_folder(source, plan, size, importance)
-
-
-def _planned_folder(job: Job) -> tuple[FolderSource, FolderPlan]:
-    if job.files.kind != "folder":
-        raise ModelError(f"{job.files.path}: a folder is made from a folder of safetensors")
-    source = FolderSource(job.files.path)
-    return source, plan_folder(source, job.type_name, job.rules)
+def _write_folder(
+    path: Path,
+    source: FolderSource,
+    plan: FolderPlan,
+    pool: _native.ThreadPool,
+    importance: ImportanceMatrix | None,
+    progress: Progress,
+) -> Report:
+    own = None if importance is None else source.importance(importance)
+    size = write_folder(path, source, plan, pool, progress, own or {})
+    return describe_folder(source, plan, size, own)
 
 
 def rule_types(output: Path) -> Sequence[str]:
