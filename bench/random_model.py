@@ -34,6 +34,8 @@ from penstock.quant.gguf.gguf_file import GgufFile
 
 STD: Final = 0.02
 CONTEXT: Final = 16_384
+CHAT_TEMPLATE: Final = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+"""mistral.rs takes only chats (bench/workers/mistralrs_worker.py)."""
 PIECE: Final = 1 << 24
 """Number of random values that are made at a time."""
 
@@ -354,6 +356,7 @@ def _writer(shape: ModelShape, source: gguf.GGUFReader, path: Path) -> gguf.GGUF
     writer.add_token_merges(of("merges"))
     writer.add_bos_token_id(of("bos_token_id"))
     writer.add_eos_token_id(of("eos_token_id"))
+    writer.add_chat_template(CHAT_TEMPLATE)
     return writer
 
 
