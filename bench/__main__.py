@@ -38,6 +38,7 @@ MODULES: Final = {
     "encoders": "loss of each type of weights, beside the encoders of llama.cpp",
     "growth": "memory growth over many requests",
     "kv_cache": "decode with each type of KV cache, at several contexts",
+    "lab": "matrix products at every instruction set, beside the limits of the processor",
     "long_prompt": "short requests while a long prompt is prefilled",
     "lora": "cost of LoRA adapters",
     "media": "images and recordings, beside transformers and other engines",
