@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -201,3 +202,22 @@ def test_a_model_of_a_family_without_heads_is_refused(tmp_path: Path) -> None:
 def _plain(path: Path) -> tuple[Decoder[torch.Tensor], ReferenceOps]:
     model, ops = load_model(ModelFiles("m", "folder", path), "auto"), ReferenceOps()
     return Decoder(model.spec, model.weights, ops, max_model_len=256), ops
+
+
+def test_of_several_heads_the_first_is_used_and_the_log_says_so(tmp_path: Path) -> None:
+    model = mtp_model("glm4 moe")
+    model.save(tmp_path)
+    path, layers = tmp_path / "model.safetensors", model.target.config.num_hidden_layers
+    tensors = load_file(path)
+    assert opened(tmp_path).load_note == ""
+    first = f"model.layers.{layers}."
+    for name in [name for name in tensors if name.startswith(first)]:
+        for further in (1, 2):
+            prefix = f"model.layers.{layers + further}."
+            tensors[prefix + name.removeprefix(first)] = tensors[name] * 0 + further
+    save_file(tensors, path, {"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    changed = config | {"num_nextn_predict_layers": 3}
+    (tmp_path / "config.json").write_text(json.dumps(changed))
+    assert "of 3 MTP heads only the first is used" in opened(tmp_path).load_note
+    check_head(tmp_path, model)

@@ -69,7 +69,8 @@ class LoadedModel:
 
     - `extra_bytes`: the bytes that the weights need beyond the size of their files; negative if
       parts of the files are not read.
-    - `load_note`: the reason for `extra_bytes`, for the log line about memory.
+    - `load_note`: the reason for `extra_bytes`, and parts of the files that are not used, for the
+      log line about memory.
     - `media_spec`: the processor and the towers; None if the model reads only text.
     - `media`: the opened towers, in the order of `media_spec.towers`.
     - `mtp`: the MTP head, None unless it was asked for; or the assistant.
@@ -317,6 +318,8 @@ def load_model(
     if rounded is not None:
         load_note += f"; float weights of layers are quantized to {form}"
         widened -= rounded.saved_bytes
+    if head is not None:
+        load_note += _heads_note(spec)
     return LoadedModel(
         model_id=files.model_id,
         fingerprint=fingerprint(files),
@@ -330,6 +333,14 @@ def load_model(
         num_quantized=0 if rounded is None else rounded.num_quantized,
         folder=None if files.kind == "gguf" else files.path,
     )
+
+
+def _heads_note(spec: DecoderSpec) -> str:
+    """Return what the log says about the MTP heads of a model that are not used."""
+    count = spec.predicting_layers
+    if count < 2:
+        return ""
+    return f"; of {count} MTP heads only the first is used: it also proposes the later draft tokens"
 
 
 def _open_mtp(
