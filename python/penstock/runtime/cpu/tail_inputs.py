@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.kernels.step_inputs import StepInputs
+from penstock.kernels.step_inputs import AdapterRows, StepInputs
 from penstock.runtime.backend import Ints
 
 
@@ -22,6 +22,9 @@ def tail_inputs(inputs: StepInputs[Ints]) -> StepInputs[Ints]:
     count = len(sampled)
     rows = np.searchsorted(inputs.query_starts, sampled, side="right") - 1
     positions = inputs.positions[sampled]
+    adapters = inputs.sampled_adapters
+    if adapters is not None:
+        adapters = _grouped_by_sample(adapters, count)
     return StepInputs(
         tokens=inputs.tokens[sampled],
         positions=positions,
@@ -30,6 +33,17 @@ def tail_inputs(inputs: StepInputs[Ints]) -> StepInputs[Ints]:
         context_lens=positions + np.int32(1),
         block_tables=inputs.block_tables[rows],
         sample_rows=np.arange(count, dtype=np.int32),
-        adapters=inputs.sampled_adapters,
-        sampled_adapters=inputs.sampled_adapters,
+        adapters=adapters,
+        sampled_adapters=adapters,
     )
+
+
+def _grouped_by_sample(adapters: AdapterRows[Ints], count: int) -> AdapterRows[Ints]:
+    """Return the same groups of `count` sampled tokens for a step that has as many rows: groups
+    without tokens are left out, and empty ones follow the others."""
+    used = np.flatnonzero(np.diff(adapters.starts))
+    slots = np.zeros(count, np.int32)
+    slots[: len(used)] = adapters.slots[used]
+    starts = np.full(count + 1, adapters.starts[-1], np.int32)
+    starts[: len(used)] = adapters.starts[:-1][used]
+    return AdapterRows(slots, adapters.order[:count], starts)
