@@ -1,4 +1,4 @@
-"""Which instruction set multiplies fastest on this processor, and how near it is to the limits.
+"""Find the fastest instruction set for matrix products, and its share of the floor.
 
 Measures matrix products of quantized and bf16 weights with the kernels of every instruction set
 (ISA) that the processor has, in about a minute. For each product it prints the fastest ISA, its

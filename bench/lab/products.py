@@ -31,7 +31,7 @@ _INPUT_ROWS: Final = 16  # distinct rows of the input
 
 @dataclass(frozen=True)
 class Side:
-    """One ISA. `copies`: the packed weights, in so many copies that they come from memory."""
+    """One ISA. `copies`: the packed weights, often enough that they come from memory."""
 
     isa: str
     ops: NativeOps
