@@ -84,6 +84,12 @@ def fast_place(row: int, column: int) -> tuple[int, int, int]:
     return row // 4, column // 64 * 64 + entry // 4, entry % 4
 
 
+def llm_awq(weight: torch.Tensor) -> Written:
+    """llm-awq gives another name to the minima of AutoAWQ's GEMV-fast."""
+    tensors, values = awq_gemv_fast(weight)
+    return tensors | {"scaled_zeros": tensors.pop("qzeros")}, values
+
+
 def awq_gemv_fast(weight: torch.Tensor) -> Written:
     q, scale, zero, _ = quantized(weight, 4, 64)
     packed = np.zeros((q.shape[0] // 4, q.shape[1]), np.uint16)
@@ -98,7 +104,7 @@ def awq_gemv_fast(weight: torch.Tensor) -> Written:
     return {
         "qweight": torch.from_numpy(packed.view(np.int16)),
         "scales": torch.from_numpy(np.ascontiguousarray(scales)),
-        "scaled_zeros": torch.from_numpy(np.ascontiguousarray(minima)),
+        "qzeros": torch.from_numpy(np.ascontiguousarray(minima)),
     }, values.float()
 
 
@@ -279,7 +285,7 @@ PACKINGS = {
     "awq gemv, groups of 64": Format(awq(version="GEMV", group_size=64), awq_gemv(64)),
     "awq gemv, groups of 96": Format(awq(version="gemv", group_size=96), awq_gemv(96)),
     "awq gemv_fast": Format(awq(version="gemv_fast", group_size=64), awq_gemv_fast),
-    "llm-awq": Format(awq(backend="llm-awq", group_size=64), awq_gemv_fast),
+    "llm-awq": Format(awq(backend="llm-awq", group_size=64), llm_awq),
     "awq marlin": Format(awq(version="marlin", group_size=64), marlin(64, ("qweight", "scales"))),
     "gptq marlin": Format(
         {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "marlin"},

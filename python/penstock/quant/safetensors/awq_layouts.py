@@ -3,6 +3,8 @@ kernels GEMM, GEMV and GEMV-fast read. That of its Marlin kernel is in `marlin_l
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -114,19 +116,25 @@ def _fast_size(shape: Shape, grouping: Grouping, header: Header) -> Size:
     return Size(shape[0] * _FAST_ROWS, shape[1], grouping)
 
 
-def _gemv_fast(arrays: Arrays, size: Size) -> Numbers:
-    """Convert GEMV-fast. A 16-bit word packs four entries of the stream of four rows that are
-    interleaved by 64 columns; the columns of each 32 are in an order of their own. Its minima are
-    -scale * zero, rounded to float16."""
-    words = np.ascontiguousarray(arrays["qweight"]).view(np.uint16)
-    nibbles = np.stack([words >> np.uint16(4 * place) & np.uint16(15) for place in range(4)], -1)
-    rows = nibbles.astype(np.uint8).reshape(
-        size.rows // _FAST_ROWS, size.columns // _FAST_COLUMNS, _FAST_ROWS, _FAST_COLUMNS
-    )
-    rows = rows.transpose(0, 2, 1, 3).reshape(size.rows, -1, 4, 2, 4).transpose(0, 1, 2, 4, 3)
-    q = rows.reshape(size.rows, -1, 4, 4, 2).transpose(0, 1, 3, 2, 4).reshape(size.rows, -1)
-    scale, minimum = (turned(arrays[last][: size.groups]) for last in ("scales", "scaled_zeros"))
-    return Numbers(pack_nibbles(q), scale, minimum=minimum)
+def _gemv_fast(minima: str) -> Callable[[Arrays, Size], Numbers]:
+    """Return the reader of GEMV-fast. A 16-bit word packs four entries of the stream of four rows
+    that are interleaved by 64 columns; the columns of each 32 are in an order of their own. The
+    tensor `minima` has -scale * zero, rounded to float16."""
+
+    def read(arrays: Arrays, size: Size) -> Numbers:
+        words = np.ascontiguousarray(arrays["qweight"]).view(np.uint16)
+        nibbles = np.stack(
+            [words >> np.uint16(4 * place) & np.uint16(15) for place in range(4)], -1
+        )
+        rows = nibbles.astype(np.uint8).reshape(
+            size.rows // _FAST_ROWS, size.columns // _FAST_COLUMNS, _FAST_ROWS, _FAST_COLUMNS
+        )
+        rows = rows.transpose(0, 2, 1, 3).reshape(size.rows, -1, 4, 2, 4).transpose(0, 1, 2, 4, 3)
+        q = rows.reshape(size.rows, -1, 4, 4, 2).transpose(0, 1, 3, 2, 4).reshape(size.rows, -1)
+        scale, minimum = (turned(arrays[last][: size.groups]) for last in ("scales", minima))
+        return Numbers(pack_nibbles(q), scale, minimum=minimum)
+
+    return read
 
 
 def _groups_by_rows(size: Size) -> tuple[Shape, ...]:
@@ -144,14 +152,17 @@ _GEMV_PARTS = {
     "scales": Part(FLOATS, lambda size: ((size.rows, _padded_groups(size)),)),
 }
 _FAST_FACTORS = Part(FLOATS, lambda size: ((_padded_groups(size), size.rows),))
-_FAST_PARTS = {
-    "qweight": Part(("I16",), lambda size: ((size.rows // _FAST_ROWS, size.columns),)),
-    "scales": _FAST_FACTORS,
-    "scaled_zeros": _FAST_FACTORS,
-}
+_FAST_WORDS = Part(("I16",), lambda size: ((size.rows // _FAST_ROWS, size.columns),))
+
+
+def _fast_layout(minima: str) -> Layout:
+    parts = {"qweight": _FAST_WORDS, "scales": _FAST_FACTORS, minima: _FAST_FACTORS}
+    return Layout("AWQ", "qweight", parts, _fast_size, _gemv_fast(minima), minima_sample)
+
 
 AWQ_LAYOUTS: dict[LayoutName, Layout] = {
     "awq": Layout("AWQ", "qweight", _GEMM_PARTS, _size, _gemm, integer_sample, infer=_grouping),
     "awq_gemv": Layout("AWQ", "qweight", _GEMV_PARTS, _gemv_size, _gemv, integer_sample),
-    "awq_gemv_fast": Layout("AWQ", "qweight", _FAST_PARTS, _fast_size, _gemv_fast, minima_sample),
+    "awq_gemv_fast": _fast_layout("qzeros"),
+    "llm_awq": _fast_layout("scaled_zeros"),
 }

@@ -38,8 +38,8 @@ AWQ_VERSIONS: Mapping[str, tuple[LayoutName, ...]] = {
     "exllama": ("awq",),
     "exllamav2": ("awq",),
     "gemv": ("awq_gemv",),
-    "gemv_fast": ("awq_gemv_fast",),
-    "llm-awq": ("awq_gemv_fast", "awq"),
+    "gemv_fast": ("awq_gemv_fast", "llm_awq"),
+    "llm-awq": ("llm_awq", "awq_gemv_fast", "awq"),
     "marlin": ("awq_marlin",),
 }
 """The packings of AWQ. ExLlama's kernels read that of GEMM and pack it again in memory."""

@@ -15,6 +15,7 @@ LayoutName = Literal[
     "awq",
     "awq_gemv",
     "awq_gemv_fast",
+    "llm_awq",
     "awq_marlin",
     "marlin",
     "packed",
