@@ -156,7 +156,7 @@ def test_a_head_that_differs_from_the_embedding_is_not_tied(tmp_path: Path) -> N
             "is_causal false is not supported together with a sliding window",
         ),
         ({"quantization_config": {"quant_method": "gptq"}}, "missing required field `bits`"),
-        ({"quantization_config": {"quant_method": "quark"}}, "quark weights"),
+        ({"quantization_config": {"quant_method": "quark"}}, "quantizes no weights"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"hidden_size": "big"}, "hidden_size"),
         ({"hidden_size": 0}, "width 0"),
