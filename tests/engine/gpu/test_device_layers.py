@@ -109,7 +109,13 @@ def assert_same(answers: Outcome, right: Outcome) -> None:
         assert [logprob for _, logprob, _ in answer] == pytest.approx(logprobs, abs=1e-3)
 
 
-@pytest.mark.parametrize("way", WAYS)
+# Slow: the other ways are chunked and have a prefix cache, too.
+SLOW_WAYS = ("chunked", "without a prefix cache")
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.slow) if way in SLOW_WAYS else way for way in WAYS]
+)
 def test_answers_equal_those_of_the_reference_runtime(
     saved: Saved, right: Outcome, requests: list[Request], way: str
 ) -> None:
