@@ -54,8 +54,9 @@ def test_every_section_rehearses(tmp_path: Path) -> None:
     decodes = [line for line in lines if str(line.get("name")).startswith("decode 4")]
     assert decodes and all(line["ms"] > 0 for line in decodes)
     table = json.loads((tmp_path / "linear.json").read_text())
-    # products of a layer and the head; those of experts
-    assert {name: len(sizes) for name, sizes in table.items()} == {
+    # Products of a layer and the head; those of experts. The committed tables of GPUs are kept.
+    rehearsed = {name: len(sizes) for name, sizes in table.items() if name.startswith("0")}
+    assert rehearsed == {
         "0": 5,
         "0-float8": 4,
         "0-float8-experts": 2,
