@@ -23,12 +23,10 @@ import numpy as np
 from penstock import _native
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Affine
-from penstock.quant.dequantize import dequantize
 from penstock.quant.encode.encoder import encode
 from penstock.quant.gguf.ggml_types import TYPES
 from penstock.quant.json_file import read_json
 from penstock.quant.safetensors.safetensors_file import ITEM_BYTES, SINGLE_NAME
-from penstock.quant.weight_slices import row_range
 from penstock.quantizing.folder_plan import (
     GROUP,
     Bits,
@@ -43,11 +41,10 @@ from penstock.quantizing.partial_file import (
     refuse_to_overwrite,
     stamp,
 )
-from penstock.quantizing.sources import Floats
+from penstock.quantizing.sources import Floats, pieces
 
 _TYPES: Final[dict[Bits, str]] = {4: "Q4_0", 8: "Q8_0"}
 _NO_IMPORTANCES: Final[Mapping[str, Floats]] = {}
-_PIECE_NUMBERS: Final = 1 << 23
 _WEIGHT_FILES: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 _INDEX_ENDING: Final = ".index.json"
 _MAX_CONFIG_BYTES: Final = 1 << 24
@@ -198,17 +195,13 @@ def _encoded(
 ) -> Iterator[Affine]:
     """Yield the integers of some rows at a time. GGML's types with one scale per 32 columns have
     the integers and the scales that the format has."""
-    matrix = source.weights.matrix(name)
-    rows, columns = matrix.shape
     own = None if importance is None else importance[0]
-    step = max(_PIECE_NUMBERS // columns, 1)
-    for first in range(0, rows, step):
-        part = row_range(matrix, slice(first, min(first + step, rows)))
+    for rows in pieces(source.weights.matrix(name)):
         try:
-            raw = encode(_TYPES[bits], dequantize(part), own, pool=pool)
+            raw = encode(_TYPES[bits], rows, own, pool=pool)
         except ValueError as error:
             raise ModelError(f"{source.path}: {name}: {error}") from None
-        integers = TYPES[_TYPES[bits]].convert(raw.reshape(-1), part.shape)
+        integers = TYPES[_TYPES[bits]].convert(raw.reshape(-1), rows.shape)
         assert isinstance(integers, Affine)
         yield integers
 

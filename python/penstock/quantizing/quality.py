@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,14 @@ from penstock.text import load_tokenizer
 
 CHUNK: Final = 512
 BLOCK: Final = 16
+
+
+class LogProbabilities(Protocol):
+    """A model, or its remembered results."""
+
+    def log_probabilities(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+        """See Scorer."""
+        ...
 
 
 class Scorer:
@@ -103,8 +111,8 @@ def text_tokens(path: Path, text: str, chunks: int) -> npt.NDArray[np.int32]:
 
 
 def compare(
-    base: Scorer,
-    model: Scorer,
+    base: LogProbabilities,
+    model: LogProbabilities,
     tokens: npt.NDArray[np.int32],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Quality:

@@ -239,7 +239,7 @@ def _eight_bits(
     q = q.reshape(shape)
     with np.errstate(invalid="ignore"):  # the caller refuses what is not finite
         unit = d / np.float16(divisor)
-    if (unit * np.float16(divisor) == d).all() or divisor == 1:
+    if np.array_equal(unit * np.float16(divisor), d, equal_nan=True):
         odd = (2 * multiplier + 1).astype(np.int8).reshape(shape[0], -1)
         return Affine(8, group, q, odd, None, zero, unit.reshape(shape[0], -1))
     return Affine(8, group, q, _group_scales(d, shape, multiplier, divisor), zero_point=zero)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from penstock.quant.affine import pack_nibbles, unpack
 from penstock.quant.safetensors.layout import (
+    FACTORS_BY_GROUP,
     FLOATS,
     WORD_TYPES,
     Arrays,
@@ -137,14 +138,10 @@ def _gemv_fast(minima: str) -> Callable[[Arrays, Size], Numbers]:
     return read
 
 
-def _groups_by_rows(size: Size) -> tuple[Shape, ...]:
-    return ((size.groups, size.rows),)
-
-
 _GEMM_PARTS = {
     "qweight": Part(WORD_TYPES, lambda size: ((size.columns, size.words(size.rows)),)),
     "qzeros": Part(WORD_TYPES, lambda size: ((size.groups, size.words(size.rows)),)),
-    "scales": Part(FLOATS, _groups_by_rows),
+    "scales": FACTORS_BY_GROUP,
 }
 _GEMV_PARTS = {
     "qweight": Part(WORD_TYPES, lambda size: ((size.rows, size.columns // 8),)),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from penstock.quant.affine import pack_nibbles, unpack
 from penstock.quant.safetensors.layout import (
+    FACTORS_BY_GROUP,
     FLOATS,
     INDEX_TYPES,
     SCALAR_SHAPES,
@@ -169,7 +170,7 @@ def _one(size: Size) -> tuple[Shape, ...]:
 _GPTQ_PARTS = {
     "qweight": Part(WORD_TYPES, lambda size: ((size.words(size.columns), size.rows),)),
     "qzeros": Part(WORD_TYPES, lambda size: ((size.groups, size.words(size.rows)),)),
-    "scales": Part(FLOATS, lambda size: ((size.groups, size.rows),)),
+    "scales": FACTORS_BY_GROUP,
     "g_idx": Part(INDEX_TYPES, lambda size: ((size.columns,),), optional=True),
 }
 _SCALE = Part(FLOATS, of_groups)

@@ -83,6 +83,10 @@ class Part:
     other: Part | None = None
 
 
+FACTORS_BY_GROUP = Part(FLOATS, lambda size: ((size.groups, size.rows),))
+"""Scales or minima of a matrix that is stored transposed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """The converted arrays of a matrix.

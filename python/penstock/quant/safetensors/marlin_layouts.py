@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.quant.affine import pack_nibbles, unpack
 from penstock.quant.safetensors.awq_layouts import AWQ_COLUMNS
 from penstock.quant.safetensors.layout import (
-    FLOATS,
+    FACTORS_BY_GROUP,
     WORD_TYPES,
     Arrays,
     Header,
@@ -87,14 +87,13 @@ def _of_autoawq(arrays: Arrays, size: Size) -> Numbers:
 
 
 _QUANTS = Part(WORD_TYPES, lambda size: ((size.columns // _TILE, 2 * size.rows),))
-_SCALES = Part(FLOATS, lambda size: ((size.groups, size.rows),))
 
 
 MARLIN_LAYOUTS: dict[LayoutName, Layout] = {
     "marlin": Layout(
         "GPTQ",
         "B",
-        {"B": _QUANTS, "s": _SCALES},
+        {"B": _QUANTS, "s": FACTORS_BY_GROUP},
         _size,
         _of_autogptq,
         integer_sample,
@@ -103,7 +102,7 @@ MARLIN_LAYOUTS: dict[LayoutName, Layout] = {
     "awq_marlin": Layout(
         "AWQ",
         "qweight",
-        {"qweight": _QUANTS, "scales": _SCALES},
+        {"qweight": _QUANTS, "scales": FACTORS_BY_GROUP},
         _size,
         _of_autoawq,
         integer_sample,

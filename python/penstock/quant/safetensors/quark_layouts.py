@@ -14,7 +14,7 @@ import numpy.typing as npt
 from penstock.quant.affine import pack_nibbles, unpack
 from penstock.quant.safetensors.awq_layouts import unpack_reordered
 from penstock.quant.safetensors.layout import (
-    FLOATS,
+    FACTORS_BY_GROUP,
     WORD_TYPES,
     Arrays,
     Header,
@@ -75,17 +75,16 @@ def _int8(arrays: Arrays, size: Size) -> Numbers:
     return Numbers(q, turned(arrays["weight_scale"]), zero)
 
 
-_SCALE = Part(FLOATS, lambda size: ((size.groups, size.rows),))
 _WORDS = {
     "weight": Part(WORD_TYPES, lambda size: ((size.columns, size.rows // 8),)),
-    "weight_scale": _SCALE,
+    "weight_scale": FACTORS_BY_GROUP,
     "weight_zero_point": Part(
         WORD_TYPES, lambda size: ((size.groups, size.rows // 8),), optional=True
     ),
 }
 _BYTES = {
     "weight": Part(("I8",), lambda size: ((size.columns, size.rows),)),
-    "weight_scale": _SCALE,
+    "weight_scale": FACTORS_BY_GROUP,
     "weight_zero_point": Part(("I8",), lambda size: ((size.groups, size.rows),), optional=True),
 }
 

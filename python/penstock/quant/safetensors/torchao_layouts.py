@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.quant.safetensors.layout import (
-    FLOATS,
+    FACTORS_BY_GROUP,
     Arrays,
     Header,
     Layout,
@@ -42,16 +42,14 @@ def _read(arrays: Arrays, size: Size) -> Numbers:
     return Numbers(q, scale, minimum=minimum)
 
 
-_FACTORS = Part(FLOATS, lambda size: ((size.groups, size.rows),))
-
 TORCHAO_LAYOUTS: dict[LayoutName, Layout] = {
     "torchao_int4": Layout(
         "torchao int4",
         "weight",
         {
             "weight": Part(("I8", "U8"), lambda size: ((size.rows, size.columns // 2),)),
-            "weight_scale": _FACTORS,
-            "weight_zero_point": _FACTORS,
+            "weight_scale": FACTORS_BY_GROUP,
+            "weight_zero_point": FACTORS_BY_GROUP,
         },
         _size,
         _read,
