@@ -15,13 +15,13 @@ import argparse
 import ctypes
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from gguf import GGMLQuantizationType
 
 from bench.harness.machine_facts import facts
 from penstock.base.resources import available_cores
@@ -31,7 +31,7 @@ from penstock.quant.gguf.ggml_types import TYPES
 from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.importance import ImportanceMatrix
 from penstock.quant.importance_file import importance_rows, read_importance
-from penstock.quantizing.quality import CHUNK, Scorer, text_tokens
+from penstock.quantizing.quality import CHUNK, Scorer, compare, text_tokens
 from penstock.quantizing.quantize_model import Job, open_source, quantize_model
 
 TYPES_MEASURED: Final = (
@@ -53,7 +53,6 @@ class PeerEncoder:
         rows = [ctypes.c_int64] * 3
         self._encode.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *rows]
         self._encode.argtypes.append(ctypes.c_void_p)
-        self._numbers = {kind.name: number for number, kind in _ggml_numbers()}
 
     def __call__(
         self,
@@ -68,7 +67,7 @@ class PeerEncoder:
         if importance is not None:
             importance = np.ascontiguousarray(importance, np.float32)
         written = self._encode(
-            self._numbers[type_name],
+            GGMLQuantizationType[type_name].value,
             weights.ctypes.data,
             out.ctypes.data,
             0,
@@ -77,13 +76,6 @@ class PeerEncoder:
         )
         assert written == out.nbytes
         return out
-
-
-def _ggml_numbers() -> Iterator[tuple[int, Any]]:
-    from gguf import GGMLQuantizationType
-
-    for kind in GGMLQuantizationType:
-        yield kind.value, kind
 
 
 def write_peer(
@@ -108,23 +100,27 @@ def write_peer(
 
 
 class Base:
-    """The log probabilities of MODEL in float32 over the text, in float32."""
+    """The log probabilities of MODEL in float32 over the chunks of the text, computed once."""
 
     def __init__(self, model: Path, tokens: npt.NDArray[np.int32], threads: int) -> None:
         scorer = Scorer(model, "f32", "f32", threads)
-        self.chunks = [tokens[at : at + CHUNK] for at in range(0, len(tokens), CHUNK)]
         self._threads = threads
-        self._logs = [scorer.log_probabilities(chunk).astype(np.float32) for chunk in self.chunks]
+        self._chunks = [tokens[at : at + CHUNK] for at in range(0, len(tokens), CHUNK)]
+        self._logs = {
+            chunk.tobytes(): scorer.log_probabilities(chunk).astype(np.float32)
+            for chunk in self._chunks
+        }
+
+    def log_probabilities(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+        """Return those of a chunk of the text."""
+        return self._logs[tokens.tobytes()].astype(np.float64)
 
     def loss(self, path: Path) -> tuple[npt.NDArray[np.float64], float]:
         """Return the mean KL divergence of each chunk, and the perplexity."""
         scorer = Scorer(path, "auto", "f16", self._threads)
-        kl, nll = [], []
-        for chunk, logs in zip(self.chunks, self._logs, strict=True):
-            model = scorer.log_probabilities(chunk)
-            kl.append((np.exp(logs.astype(np.float64)) * (logs - model)).sum(axis=1).mean())
-            nll.append(-model[np.arange(len(model)), chunk[CHUNK // 2 + 1 :]])
-        return np.array(kl), float(np.exp(np.concatenate(nll).mean()))
+        each = [compare(self, scorer, chunk) for chunk in self._chunks]
+        perplexity = np.exp(np.mean([np.log(one.perplexity) for one in each]))
+        return np.array([one.mean_kl for one in each]), float(perplexity)
 
 
 @dataclass(frozen=True)

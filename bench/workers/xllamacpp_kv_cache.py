@@ -11,9 +11,9 @@ of the cache is printed as JSON.
 import json
 import random
 import sys
-import urllib.request
 
 import xllamacpp
+from xllamacpp_completion import completion
 
 TYPES = {
     "f16": xllamacpp.ggml_type.GGML_TYPE_F16,
@@ -48,13 +48,7 @@ def token_ms(server: xllamacpp.Server) -> float:
         "ignore_eos": True,
         "cache_prompt": True,
     }
-    request = urllib.request.Request(
-        f"{server.listening_address}/completion",
-        json.dumps(body).encode(),
-        {"content-type": "application/json"},
-    )
-    with urllib.request.urlopen(request) as answer:
-        timings = json.load(answer)["timings"]
+    timings = completion(server.listening_address, body)["timings"]
     assert timings["predicted_n"] == tokens, timings
     return float(timings["predicted_per_token_ms"])
 

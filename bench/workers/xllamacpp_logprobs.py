@@ -6,9 +6,9 @@ python xllamacpp_logprobs.py MODEL.gguf PROMPTS_AS_JSON TOKENS VOCABULARY_SIZE
 
 import json
 import sys
-import urllib.request
 
 import xllamacpp
+from xllamacpp_completion import completion
 
 params = xllamacpp.CommonParams()
 params.model.path = sys.argv[1]
@@ -29,13 +29,7 @@ def steps(prompt: list[int]) -> list[tuple[int, dict[int, float]]]:
         "temperature": 0,
         "cache_prompt": False,
     }
-    request = urllib.request.Request(
-        f"{server.listening_address}/completion",
-        json.dumps(body).encode(),
-        {"content-type": "application/json"},
-    )
-    with urllib.request.urlopen(request) as answer:
-        found = json.load(answer)["completion_probabilities"]
+    found = completion(server.listening_address, body)["completion_probabilities"]
     return [(one["id"], {t["id"]: t["logprob"] for t in one["top_logprobs"]}) for one in found]
 
 
