@@ -258,7 +258,7 @@ def write(shape: ModelShape, tokenizer: Path, kind: str, path: Path) -> None:
     random = np.random.default_rng(0)
     writer = _writer(shape, source, path)
     for name, size in shapes.items():
-        is_matrix = name in matrices and len(size) > 1
+        is_matrix = name in matrices and len(size) > 1 and not name.endswith(".bias")
         own = gguf.GGMLQuantizationType[kind.upper() if is_matrix else "F32"]
         writer.add_tensor(name, _quantized(name, size, own, random), raw_dtype=own)
     _add_constants(writer, shape)
