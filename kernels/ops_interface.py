@@ -108,6 +108,13 @@ class Ops(RecurrentOps[Tensor], LatentOps[Tensor], BlockOps[Tensor], Protocol[Te
         weight, and groups are added in order in float32.
         """
 
+    def linear_by_kind(self, x: Tensor, weight: Any, is_prompt: Tensor) -> Tensor:
+        """Return `linear(x, weight)`, in which the rows of prompt tokens may have another
+        arithmetic for integer weights: x and the dequantized weight are rounded to bfloat16, and
+        products are accumulated in float32. `is_prompt`: [T] int32, 1 for a prompt token, 0 for a
+        generated one.
+        """
+
     def lora(
         self, x: Tensor, y: Tensor, slots: Any, linear: int, rows: AdapterRows[Tensor]
     ) -> Tensor:

@@ -98,7 +98,7 @@ class Op:
     `cases`, `benchmarks`: inputs for tests, and for benchmarks.
     `tolerance`: kind of case -> tolerance. `<kind>-in-bf16` is for ISAs that multiply operands as
         bf16, in pairs (and products of 4-bit integers in pairs of int16). `<kind>-by-tiles` is for
-        ISAs that multiply matrix tiles. Each exists only if it is wider than the tolerance of
+        ISAs that multiply matrix tiles. Each exists only if it differs from the tolerance of
         `<kind>`.
     `order`: names of implementations, the preferred one first.
     `alone`: takes inputs and an index, and returns the inputs of token or row `index` alone. The

@@ -73,6 +73,8 @@ class StepInputs(Generic[Tensor]):
     sampled_adapters: AdapterRows[Tensor] | None = None  # the same groups, of sampled rows
     media: MediaRows[Tensor] | None = None  # None: no token of the step belongs to media
     states: StateRows[Tensor] | None = None  # None: the model has no recurrent layers
+    is_prompt: Tensor | None = None  # [T] 1 for a prompt token, 0 for a generated one; None: alike
+    sampled_is_prompt: Tensor | None = None  # [S] the same of the tokens of `sample_rows`
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,15 @@
 //
 //     linear_bench ISA [THREADS [FILTER [M]]]
 //     linear_bench ISA THREADS step [M]
+//     linear_bench ISA THREADS prompts [M [PRODUCTS]]
 //
 // The first form rotates copies of one shape through more memory than the last-level cache holds,
 // and prints GB/s of packed weights and multiply-accumulates per cycle and thread, for the best
 // round. The second runs the products of a whole decode step in order, layer by layer and then the
 // LM head, and prints medians: a shape after other shapes has another speed than a shape after
-// itself.
+// itself. The third compares prompt tokens in the bf16 tiles of ISA with the integer products of
+// the ISA PRODUCTS (by default ISA), rounding of activations included, and prints the
+// floating-point operations per second of the tiles.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -184,26 +187,33 @@ std::unique_ptr<PackedLinear> packed(const Shape& shape, const MatrixSource& sou
     return linear;
 }
 
+// The kernels that compute a product: of integers, of floats, or of prompt tokens and integers.
+enum class Form : uint8_t { affine, dense, prompt };
+
 // Multiplies `rows` rows by a matrix of one shape, rotating through its copies.
 class Product {
   public:
-    Product(const Shape& shape, Isa isa, int64_t rows, bool affine, int threads)
+    Product(const Shape& shape, Isa isa, int64_t rows, Form form, int threads)
         : x_(static_cast<size_t>(rows * shape.depth)),
-          quantized_(static_cast<size_t>(rows * quantized_row_bytes(shape.depth / 32 * 32))),
+          quantized_(static_cast<size_t>(rows * row_bytes(shape, form))),
           out_(static_cast<size_t>(rows * shape.rows)),
-          rounded_(static_cast<size_t>(
-              affine ? 0 : rows * (bf16_row_bytes(shape.depth) + fixed_row_bytes(shape.depth)))),
-          quantize_(affine ? kernels(isa).find("quantize_rows") : nullptr),
-          linear_(kernels(isa).find(affine ? "linear_affine" : "linear_dense")) {
+          rounded_(static_cast<size_t>(form == Form::dense ? rows * (bf16_row_bytes(shape.depth) +
+                                                                     fixed_row_bytes(shape.depth))
+                                                           : 0)),
+          quantize_(form == Form::dense
+                        ? nullptr
+                        : kernels(isa).find(form == Form::affine ? "quantize_rows" : "round_rows")),
+          linear_(kernels(isa).find(form == Form::affine  ? "linear_affine"
+                                    : form == Form::dense ? "linear_dense"
+                                                          : "linear_prompt")) {
         for (size_t i = 0; i < x_.size(); ++i)
             x_[i] = 0.01f * static_cast<float>((i * 7919) % 401) - 2;
         round_.tensor[0] = view(x_.data(), DType::f32, rows, shape.depth);
-        round_.tensor[1] =
-            view(quantized_.data(), DType::u8, rows, quantized_row_bytes(shape.depth / 32 * 32));
-        multiply_.tensor[0] = round_.tensor[affine ? 1 : 0];
+        round_.tensor[1] = view(quantized_.data(), DType::u8, rows, row_bytes(shape, form));
+        multiply_.tensor[0] = round_.tensor[form == Form::dense ? 0 : 1];
         multiply_.tensor[1] = view(out_.data(), DType::f32, rows, shape.rows);
         multiply_.integer[0] = threads;
-        if (!affine) {
+        if (form == Form::dense) {
             const int64_t bytes = bf16_row_bytes(shape.depth) + fixed_row_bytes(shape.depth);
             multiply_.tensor[2] = view(rounded_.data(), DType::u8, rows, bytes);
         }
@@ -223,6 +233,11 @@ class Product {
     int64_t tasks() const { return linear_->tasks(multiply_, 0); }
 
   private:
+    static int64_t row_bytes(const Shape& shape, Form form) {
+        return form == Form::prompt ? bf16_row_bytes(shape.depth)
+                                    : quantized_row_bytes(shape.depth / 32 * 32);
+    }
+
     std::vector<float> x_;
     AlignedBuffer quantized_;
     std::vector<float> out_;
@@ -251,7 +266,8 @@ void measure(const Shape& shape, Isa isa, int64_t only, double ghz, ThreadPool& 
                 static_cast<double>(total) / pack_s / 1e9);
     const std::vector<int64_t> all{1, 2, 4, 8, 16, 32, 128, 512};
     for (const int64_t rows : only != 0 ? std::vector<int64_t>{only} : all) {
-        Product product(shape, isa, rows, copies[0]->has_affine(), pool.threads());
+        const Form form = copies[0]->has_affine() ? Form::affine : Form::dense;
+        Product product(shape, isa, rows, form, pool.threads());
         ThreadPool::Lease lease = pool.acquire(product.workspace_bytes(*copies[0]));
         product.round(lease);
         size_t next = 0;
@@ -291,7 +307,7 @@ void measure_step(Isa isa, int64_t rows, ThreadPool& pool) {
         const size_t layers = k + 1 < kStepShapes ? kStepLayers : 1;
         while (weights[k].size() < layers)
             weights[k].push_back(packed(kShapes[k], source, isa));
-        products.emplace_back(kShapes[k], isa, rows, true, pool.threads());
+        products.emplace_back(kShapes[k], isa, rows, Form::affine, pool.threads());
         workspace = std::max(workspace, products[k].workspace_bytes(*weights[k][0]));
     }
     std::vector<std::vector<double>> spent(kStepShapes);
@@ -320,6 +336,41 @@ void measure_step(Isa isa, int64_t rows, ThreadPool& pool) {
     std::printf("  M=%-4ld with rounding %6.3f ms\n", rows, 1e3 * median_of(whole));
 }
 
+// Compares the products of prompt tokens in tiles with those of `base`, in alternation.
+void measure_prompts(const Shape& shape, Isa isa, Isa base, int64_t only, ThreadPool& pool) {
+    Arrays arrays;
+    const auto weights = packed(shape, source_of(shape, arrays), base);
+    if (!weights->has_affine())
+        return;
+    std::printf("%-13s %-6s N=%ld K=%ld\n", shape.name, shape.kind, shape.rows, shape.depth);
+    const std::vector<int64_t> all{1, 16, 32, 64, 128, 256, 512};
+    for (const int64_t rows : only != 0 ? std::vector<int64_t>{only} : all) {
+        Product plain(shape, base, rows, Form::affine, pool.threads());
+        Product tiles(shape, isa, rows, Form::prompt, pool.threads());
+        const size_t workspace =
+            std::max(plain.workspace_bytes(*weights), tiles.workspace_bytes(*weights));
+        ThreadPool::Lease lease = pool.acquire(workspace);
+        const auto seconds = [&](Product& product) {
+            const double begin = now_s(pool.threads());
+            product.round(lease);
+            product.multiply(lease, *weights);
+            return now_s(pool.threads()) - begin;
+        };
+        double best[2] = {1e9, 1e9};
+        const auto start = Clock::now();
+        do {
+            best[0] = std::min(best[0], seconds(plain));
+            best[1] = std::min(best[1], seconds(tiles));
+        } while (seconds_since(start) < 0.5);
+        std::printf("  M=%-4ld integers %9.1f us  tiles %9.1f us  %5.2f times as fast  "
+                    "%.2f TFLOP/s a thread\n",
+                    rows, 1e6 * best[0], 1e6 * best[1], best[0] / best[1],
+                    2e-12 * static_cast<double>(rows * shape.rows * shape.depth) / best[1] /
+                        pool.threads());
+        std::fflush(stdout);
+    }
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -334,6 +385,14 @@ int main(int argc, char** argv) {
     std::printf("%s, %d threads, %.2f GHz\n", wanted.c_str(), pool.threads(), ghz);
     if (filter == "step") {
         measure_step(*isa, only != 0 ? only : 1, pool);
+        return 0;
+    }
+    if (filter == "prompts") {
+        const auto base = lab::isa_argument(argc > 5 ? argv[5] : wanted);
+        if (!base)
+            return 2;
+        for (const Shape& shape : kShapes)
+            measure_prompts(shape, *isa, *base, only, pool);
         return 0;
     }
     for (const Shape& shape : kShapes) {

@@ -41,10 +41,16 @@ cpu::Isa resolve_isa(const std::string& name) {
 }
 
 KernelSet::KernelSet(const std::string& isa, const std::string& attention, const std::string& other,
-                     const ByRows& by_rows)
+                     const ByRows& by_rows, const std::string& prompts)
     : products_(resolve_isa(isa)),
       attention_(attention.empty() ? products_ : resolve_isa(attention)),
       other_(other.empty() ? products_ : resolve_isa(other)) {
+    if (!prompts.empty()) {
+        prompts_ = resolve_isa(prompts);
+        if (!cpu::has_bf16_tiles(*prompts_)) {
+            throw pybind11::value_error("prompts: ISA " + prompts + " has no tiles");
+        }
+    }
     for (const auto& [name, ranges] : by_rows) {
         const auto family = cpu::family_named(name);
         if (!family) {
@@ -58,6 +64,7 @@ cpu::Isa KernelSet::isa(cpu::Family family) const {
     switch (family) {
     case cpu::Family::attention: return attention_;
     case cpu::Family::other: return other_;
+    case cpu::Family::prompts: return prompts_.value_or(products_);
     case cpu::Family::affine:
     case cpu::Family::dense:
     case cpu::Family::experts: break;

@@ -38,12 +38,14 @@ class KernelSet {
     // `isa` sets the arithmetic of matrix products and the format of packed weights. `attention`
     // and `other` set the ISA of attention and of all other kernels; empty means `isa`. `by_rows`
     // lists, per kernel family, ISAs that serve calls up to a number of rows if they give the same
-    // bits as the family's own ISA. Raises ValueError like resolve_isa, and for ranges that do not
-    // ascend.
+    // bits as the family's own ISA. `prompts` sets the ISA with tiles that multiplies prompt tokens
+    // by integer weights; empty: they have the arithmetic of all tokens. Raises ValueError like
+    // resolve_isa, for ranges that do not ascend, and for an ISA without tiles.
     KernelSet(const std::string& isa, const std::string& attention, const std::string& other,
-              const ByRows& by_rows);
+              const ByRows& by_rows, const std::string& prompts);
 
     cpu::Isa isa() const { return products_; }
+    const std::optional<cpu::Isa>& prompts() const { return prompts_; }
     // Returns the ISA that defines the arithmetic of a kernel family.
     cpu::Isa isa(cpu::Family family) const;
     const std::vector<RowsIsa>& by_rows(cpu::Family family) const {
@@ -54,7 +56,8 @@ class KernelSet {
     cpu::Isa products_;
     cpu::Isa attention_;
     cpu::Isa other_;
-    std::array<std::vector<RowsIsa>, 5> by_rows_;
+    std::optional<cpu::Isa> prompts_;
+    std::array<std::vector<RowsIsa>, cpu::kNumFamilies> by_rows_;
 };
 
 // Returns the kernel with this name. Raises KeyError if the ISA does not have it.

@@ -93,6 +93,9 @@ bool serves(const KernelSet& kernels, const std::string& family_name, const std:
     if (*family == cpu::Family::other) {
         return cpu::other_bit_exact(own, isa);
     }
+    if (*family == cpu::Family::prompts) {
+        return cpu::prompts_bit_exact(own, isa);
+    }
     const cpu::LinearWeights& packed_tiles =
         *object.cast<const PackedWeights&>().linear.packed_tiles();
     return *family == cpu::Family::affine  ? cpu::affine_bit_exact(packed_tiles, own, isa)
@@ -127,12 +130,18 @@ void bind_kernels(py::module_& module) {
                "Return the signature of each kernel as text; see csrc/bind/call/signature.h.");
     py::class_<KernelSet, std::shared_ptr<KernelSet>>(module, "KernelSet")
         .def(py::init<const std::string&, const std::string&, const std::string&,
-                      const KernelSet::ByRows&>(),
+                      const KernelSet::ByRows&, const std::string&>(),
              py::arg("isa") = "auto", py::arg("attention") = "", py::arg("other") = "",
-             py::arg("by_rows") = KernelSet::ByRows{})
+             py::arg("by_rows") = KernelSet::ByRows{}, py::arg("prompts") = "")
         .def_property_readonly(
             "isa",
             [](const KernelSet& kernels) { return std::string(cpu::isa_name(kernels.isa())); })
+        .def_property_readonly("prompts",
+                               [](const KernelSet& kernels) {
+                                   return kernels.prompts()
+                                              ? std::string(cpu::isa_name(*kernels.prompts()))
+                                              : std::string();
+                               })
         .def("serves", &serves, py::arg("family"), py::arg("isa"), py::arg("object") = py::none(),
              py::arg("shared_halves") = false)
         .def("call", &call_now, py::arg("pool"), py::arg("kernel"), py::arg("tensors"),

@@ -48,7 +48,7 @@ class PyRecorder {
             Axis::samples, Axis::row_starts, Axis::tokens, Axis::tokens,     Axis::tokens,
             Axis::tokens,  Axis::tokens,     Axis::tokens, Axis::rows,       Axis::rows,
             Axis::rows,    Axis::rows,       Axis::rows,   Axis::rows,       Axis::rows,
-            Axis::rows};
+            Axis::rows,    Axis::tokens,     Axis::samples};
         for (size_t i = 0; i < num_base_inputs; ++i) {
             present_.push_back(static_cast<StepInput>(i));
         }
@@ -96,9 +96,11 @@ class PyRecorder {
         return tensor;
     }
 
+    // Records a call. `flags`: an input that says which rows the call computes: those whose flag is
+    // `value`; without it, all rows.
     void call(const std::string& name, const py::sequence& tensors,
               const std::vector<int64_t>& integers, const std::vector<float>& reals,
-              const py::object& object) {
+              const py::object& object, const std::optional<PlanTensor>& flags, int32_t value) {
         const CheckedCall call = check_call(*kernels_, name, {tensors, integers, reals, object});
         for (const ValueBound& bound : call.bounds) {
             if (call.signature->tensors[bound.index].access == Access::write) {
@@ -134,8 +136,9 @@ class PyRecorder {
             }
             limits_.visible = true;
         }
+        const RowFilter filter = flags ? filter_of(name, *flags, value) : RowFilter{};
         recorder_.record(call.kernels, call.tensors, call.written, call.integers, call.reals,
-                         call.object, gathers);
+                         call.object, gathers, filter);
         for (const auto& tensor : tensors) {
             alive_.append(tensor);
         }
@@ -156,7 +159,7 @@ class PyRecorder {
             throw py::value_error("finish: needs inputs and an output that was recorded");
         }
         return std::make_shared<StepPlan>(
-            StepPlan{Plan(recorder_, output, {cpu::rows_per_block(kernels_->isa()), threads},
+            StepPlan{Plan(recorder_, output, {rows_per_block(), threads},
                           shared == nullptr ? nullptr : shared->plan.arena()),
                      inputs_, output, limits_, false, present_, kept_});
     }
@@ -173,7 +176,31 @@ class PyRecorder {
         throw py::value_error("further: no step input is named " + name);
     }
 
+    // Returns the rows of a block. Plans that tell prompt tokens apart have larger blocks.
+    int64_t rows_per_block() const {
+        const bool apart =
+            std::find(present_.begin(), present_.end(), StepInput::is_prompt) != present_.end();
+        return apart ? cpu::kPromptRowsPerBlock : cpu::rows_per_block(kernels_->isa());
+    }
+
+    RowFilter filter_of(const std::string& kernel, const PlanTensor& flags, int32_t value) {
+        const auto input = static_cast<StepInput>(input_of(kernel, "flags", flags));
+        if (input != StepInput::is_prompt && input != StepInput::sampled_is_prompt) {
+            throw py::value_error(kernel + ": flags: must be is_prompt or sampled_is_prompt");
+        }
+        if (value != 0 && value != 1) {
+            throw py::value_error(kernel + ": value: must be 0 or 1");
+        }
+        narrow(limits_.below[static_cast<size_t>(input)], {2});
+        return {flags.buffer, value};
+    }
+
     size_t input_of(const CheckedCall& call, const std::string& name,
+                    const PlanTensor& tensor) const {
+        return input_of(call.signature->kernel, name, tensor);
+    }
+
+    size_t input_of(const std::string& kernel, const std::string& name,
                     const PlanTensor& tensor) const {
         for (const StepInput input : present_) {
             const auto i = static_cast<size_t>(input);
@@ -181,8 +208,7 @@ class PyRecorder {
                 return i;
             }
         }
-        throw py::value_error(call.signature->kernel + ": " + name +
-                              ": must be an input of the recorder");
+        throw py::value_error(kernel + ": " + name + ": must be an input of the recorder");
     }
 
     // Adds `bound` to the limits of a step input. Values that a kernel wrote below the limit need
@@ -378,7 +404,7 @@ void bind_plan(py::module_& module) {
         .def("scratch", &PyRecorder::scratch, py::arg("extent"), py::arg("dtype") = "float32")
         .def("call", &PyRecorder::call, py::arg("kernel"), py::arg("tensors"),
              py::arg("integers") = std::vector<int64_t>{}, py::arg("reals") = std::vector<float>{},
-             py::arg("object") = py::none())
+             py::arg("object") = py::none(), py::arg("flags") = py::none(), py::arg("value") = 0)
         .def("keep", &PyRecorder::keep, py::arg("tensor"))
         .def(
             "finish",

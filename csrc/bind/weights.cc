@@ -196,6 +196,10 @@ void bind_weights(py::module_& module) {
                                [](const PackedWeights& packed) {
                                    return packed.linear.packed_tiles()->rounded_row_bytes;
                                })
+        .def_property_readonly("bf16_row_bytes",
+                               [](const PackedWeights& packed) {
+                                   return cpu::bf16_row_bytes(packed.linear.packed_tiles()->depth);
+                               })
         .def_property_readonly(
             "has_affine", [](const PackedWeights& packed) { return packed.linear.has_affine(); })
         .def_property_readonly(

@@ -6,7 +6,8 @@
 namespace penstock::cpu {
 namespace {
 
-constexpr std::string_view kFamilies[] = {"affine", "dense", "experts", "attention", "other"};
+constexpr std::string_view kFamilies[kNumFamilies] = {"affine",    "dense", "experts",
+                                                      "attention", "other", "prompts"};
 
 // Returns whether the ISA rounds a multiply-add once. The scalar ISA rounds it twice.
 bool uses_fma(Isa isa) {
@@ -32,6 +33,8 @@ Family family_of(std::string_view kernel) {
         return Family::affine;
     if (kernel == "linear_dense" || kernel == "head_linear" || kernel == "latent_query")
         return Family::dense;
+    if (kernel == "round_rows" || kernel == "linear_prompt")
+        return Family::prompts;
     if (kernel == "experts")
         return Family::experts;
     return kernel.ends_with("_attention") ? Family::attention : Family::other;
@@ -68,6 +71,10 @@ bool dense_bit_exact(const LinearWeights& packed_tiles, Isa a, Isa b) {
 
 bool attention_bit_exact(bool shared_halves, Isa a, Isa b) {
     return other_bit_exact(a, b) && (!shared_halves || bf16_bit_exact(a, b));
+}
+
+bool prompts_bit_exact(Isa a, Isa b) {
+    return has_bf16_tiles(a) && has_bf16_tiles(b);
 }
 
 bool other_bit_exact(Isa a, Isa b) {

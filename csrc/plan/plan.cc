@@ -72,6 +72,11 @@ Plan::Plan(const Recorder& recorder, const PlanTensor& output, const RowBlocks& 
             step.arguments.tensor[i].data = address(step.tensors[i]);
         }
         kernel_bytes_ = std::max(kernel_bytes_, step.kernels.workspace_bytes(step.arguments));
+        const int32_t flags = step.filter.flags;
+        const auto same = [&](const FlaggedRows& rows) { return rows.flags == flags; };
+        if (flags != PlanTensor::external && std::none_of(flagged_.begin(), flagged_.end(), same)) {
+            flagged_.push_back({flags, recorder.buffers().at(static_cast<size_t>(flags)).axis, {}});
+        }
     }
     for (const Segment& segment : segments_.all) {
         slab_bytes_ = std::max(slab_bytes_, segment.slab_bytes);
@@ -107,46 +112,83 @@ void Plan::resize(const StepSize& size) {
     }
 }
 
-// Returns the arguments of `step` for rows [first, first + count), with buffers in a thread's slab.
-Arguments Plan::arguments_for_rows(const PlanStep& step, int64_t first, int64_t count,
-                                   std::byte* slab) const {
+// Returns the arguments of `step` for some of its rows.
+Arguments Plan::arguments_for_rows(const PlanStep& step, const RowRun& rows,
+                                   const Slab& slab) const {
     Arguments call = step.arguments;
     for (size_t i = 0; i < step.tensors.size(); ++i) {
         const PlanTensor& tensor = step.tensors[i];
-        if (tensor.axis != Axis::tokens) {
+        if (tensor.axis == Axis::fixed) {
             continue;
         }
         TensorView& view = call.tensor[i];
         const auto size = static_cast<int64_t>(size_of(view.dtype));
-        view.shape[0] = count;
-        view.data = segments_.in_slab(tensor.buffer)
-                        ? slab + segments_.slab_offsets[static_cast<size_t>(tensor.buffer)] +
-                              tensor.offset * size
-                        : static_cast<std::byte*>(view.data) + first * view.stride[0] * size;
+        view.shape[0] = rows.last - rows.first;
+        auto* const data = static_cast<std::byte*>(view.data);
+        const int64_t row_bytes = view.stride[0] * size;
+        view.data = slab.data != nullptr && segments_.in_slab(tensor.buffer)
+                        ? slab.data + segments_.slab_offsets[static_cast<size_t>(tensor.buffer)] +
+                              tensor.offset * size + (rows.first - slab.first) * row_bytes
+                        : data + rows.first * row_bytes;
     }
     return call;
+}
+
+// Finds the runs of flagged rows in the inputs, before the first step may overwrite these.
+void Plan::find_runs() {
+    for (FlaggedRows& rows : flagged_) {
+        for (auto& runs : rows.runs) {
+            runs.clear();
+        }
+        const auto* flags = reinterpret_cast<const int32_t*>(
+            arena_->data() + offsets_.at(static_cast<size_t>(rows.flags)));
+        const int64_t count = extent(rows.axis, size_, 0);
+        for (int64_t first = 0, last = 0; first < count; first = last) {
+            while (last < count && flags[last] == flags[first]) {
+                ++last;
+            }
+            rows.runs[flags[first] == 0 ? 0 : 1].push_back({first, last});
+        }
+    }
+}
+
+template <class Function>
+void Plan::for_runs(const PlanStep& step, const RowRun& rows, const Function& f) const {
+    if (step.filter.flags == PlanTensor::external) {
+        return f(rows);
+    }
+    const auto flagged = std::find_if(flagged_.begin(), flagged_.end(), [&](const auto& one) {
+        return one.flags == step.filter.flags;
+    });
+    for (const RowRun& run : flagged->runs[step.filter.value == 0 ? 0 : 1]) {
+        const RowRun part{std::max(run.first, rows.first), std::min(run.last, rows.last)};
+        if (part.first < part.last) {
+            f(part);
+        }
+    }
 }
 
 // Runs one block of rows through a segment.
 void Plan::run_block(const SegmentRun& segment_run, int64_t block,
                      const Workspace& workspace) const {
-    const int64_t first = segment_run.cut.first(block),
-                  count = segment_run.cut.first(block + 1) - first;
-    auto* const slab = static_cast<std::byte*>(workspace.data);
-    Workspace rest{slab + slab_bytes_, workspace.bytes - slab_bytes_};
+    const RowRun rows{segment_run.cut.first(block), segment_run.cut.first(block + 1)};
+    const Slab slab{static_cast<std::byte*>(workspace.data), rows.first};
+    Workspace rest{slab.data + slab_bytes_, workspace.bytes - slab_bytes_};
     for (int32_t i = segment_run.segment.first; i < segment_run.segment.last; ++i) {
         const auto started =
             segment_run.nanoseconds != nullptr ? Clock::now() : Clock::time_point{};
         const PlanStep& step = steps_[static_cast<size_t>(i)];
-        const Arguments call = arguments_for_rows(step, first, count, slab);
-        const Kernel& kernel = step.kernels.of(count);
-        const int phases = kernel.phases(call);
-        for (int phase = 0; phase < phases; ++phase) {
-            const int64_t tasks = kernel.tasks(call, phase);
-            for (int64_t task = 0; task < tasks; ++task) {
-                kernel.run(call, phase, task, rest);
+        for_runs(step, rows, [&](const RowRun& run) {
+            const Arguments call = arguments_for_rows(step, run, slab);
+            const Kernel& kernel = step.kernels.of(run.last - run.first);
+            const int phases = kernel.phases(call);
+            for (int phase = 0; phase < phases; ++phase) {
+                const int64_t tasks = kernel.tasks(call, phase);
+                for (int64_t task = 0; task < tasks; ++task) {
+                    kernel.run(call, phase, task, rest);
+                }
             }
-        }
+        });
         if (segment_run.nanoseconds != nullptr) {
             segment_run.nanoseconds[i] += nanoseconds_since(started) / blocks_.threads;
         }
@@ -165,7 +207,19 @@ const Kernel Plan::segment_kernel{
     },
     [](const Arguments&) { return size_t{0}; }};
 
+// Runs a step over all rows that it computes, shared by all threads.
+void Plan::run_whole(ThreadPool::Lease& lease, const PlanStep& step) const {
+    if (step.filter.flags == PlanTensor::external) {
+        return lease.run(step.kernels.of(step.arguments), step.arguments);
+    }
+    const RowRun all{0, step.arguments.tensor[0].shape[0]};
+    for_runs(step, all, [&](const RowRun& run) {
+        lease.run(step.kernels.of(run.last - run.first), arguments_for_rows(step, run, {}));
+    });
+}
+
 void Plan::run(ThreadPool::Lease& lease, std::atomic<int64_t>* nanoseconds) {
+    find_runs();
     const bool in_blocks = size_.tokens > blocks_.least();
     auto segment = segments_.all.begin();
     const auto count = static_cast<int32_t>(steps_.size());
@@ -181,8 +235,7 @@ void Plan::run(ThreadPool::Lease& lease, std::atomic<int64_t>* nanoseconds) {
             continue;
         }
         const auto started = nanoseconds != nullptr ? Clock::now() : Clock::time_point{};
-        const PlanStep& step = steps_[static_cast<size_t>(i)];
-        lease.run(step.kernels.of(step.arguments), step.arguments);
+        run_whole(lease, steps_[static_cast<size_t>(i)]);
         if (nanoseconds != nullptr) {
             nanoseconds[i] += nanoseconds_since(started);
         }

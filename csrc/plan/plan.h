@@ -1,6 +1,7 @@
 // A recorded step with its memory, replayed without Python.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -56,16 +57,38 @@ class Plan {
     };
     static const Kernel segment_kernel;
 
+    // Rows [first, last) of a step.
+    struct RowRun {
+        int64_t first = 0;
+        int64_t last = 0;
+    };
+    // The runs of rows whose flag is 0, and of those whose flag is 1, for one input of flags.
+    struct FlaggedRows {
+        int32_t flags = PlanTensor::external;
+        Axis axis = Axis::tokens;
+        std::array<std::vector<RowRun>, 2> runs;
+    };
+    // The memory of a block's buffers, which starts with row `first`.
+    struct Slab {
+        std::byte* data = nullptr; // null: all buffers are in the arena
+        int64_t first = 0;
+    };
+
     std::byte* address(const PlanTensor& tensor) const;
     void run(ThreadPool::Lease& lease, std::atomic<int64_t>* nanoseconds);
     void run_block(const SegmentRun& segment_run, int64_t block, const Workspace& workspace) const;
-    Arguments arguments_for_rows(const PlanStep& step, int64_t first, int64_t count,
-                                 std::byte* slab) const;
+    void run_whole(ThreadPool::Lease& lease, const PlanStep& step) const;
+    Arguments arguments_for_rows(const PlanStep& step, const RowRun& rows, const Slab& slab) const;
+    void find_runs();
+    // Calls f(RowRun) for each run of rows within `rows` that `step` computes.
+    template <class Function>
+    void for_runs(const PlanStep& step, const RowRun& rows, const Function& f) const;
 
     StepSize largest_;
     StepSize size_;
     std::vector<PlanStep> steps_;
     std::vector<size_t> offsets_; // of the buffers in the arena
+    std::vector<FlaggedRows> flagged_;
     RowBlocks blocks_;
     Segments segments_;
     size_t slab_bytes_ = 0;       // per thread, at the start of the thread's workspace

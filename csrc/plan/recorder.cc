@@ -22,7 +22,7 @@ PlanTensor Recorder::allocate(DType dtype, Axis axis, std::span<const int64_t> t
     }
     tensor.view.stride[0] = stride;
     const size_t row_bytes = static_cast<size_t>(stride) * size_of(dtype);
-    buffers_.push_back({static_cast<size_t>(tensor.view.shape[0]) * row_bytes, row_bytes,
+    buffers_.push_back({static_cast<size_t>(tensor.view.shape[0]) * row_bytes, row_bytes, axis,
                         first >= 0, first, first});
     return tensor;
 }
@@ -35,11 +35,30 @@ PlanTensor Recorder::temporary(DType dtype, Axis axis, std::span<const int64_t> 
     return allocate(dtype, axis, trailing, -1);
 }
 
+void Recorder::check_filter(const KernelChoice& kernels, std::span<const PlanTensor> tensors,
+                            const RowFilter& filter) const {
+    if (filter.flags == PlanTensor::external) {
+        return;
+    }
+    const PlanBuffer& flags = buffers_.at(static_cast<size_t>(filter.flags));
+    const bool alike = std::all_of(tensors.begin(), tensors.end(), [&](const PlanTensor& tensor) {
+        return tensor.axis == flags.axis;
+    });
+    if (!flags.is_input || !alike || !kernels.row_wise()) {
+        throw std::logic_error(std::string(kernels.name()) +
+                               ": only a row-wise call over rows that an input flags can be "
+                               "restricted to some of them");
+    }
+}
+
 void Recorder::record(const KernelChoice& kernels, std::span<const PlanTensor> tensors,
                       uint32_t written, std::span<const int64_t> integers,
-                      std::span<const float> reals, const void* object, bool gathers) {
+                      std::span<const float> reals, const void* object, bool gathers,
+                      const RowFilter& filter) {
     const auto now = static_cast<int32_t>(steps_.size());
+    check_filter(kernels, tensors, filter);
     PlanStep step;
+    step.filter = filter;
     step.kernels = kernels;
     step.gathers = gathers;
     step.tensors.assign(tensors.begin(), tensors.end());

@@ -46,10 +46,18 @@ struct PlanTensor {
     int64_t offset = 0; // in elements from the start of the buffer
 };
 
+// The rows that a call computes: those whose flag has the value `value`. `flags`: the buffer of an
+// input [rows] int32 of zeros and ones; `external`: the call computes all rows.
+struct RowFilter {
+    int32_t flags = PlanTensor::external;
+    int32_t value = 0;
+};
+
 struct PlanStep {
     KernelChoice kernels;
     Arguments arguments;
     std::vector<PlanTensor> tensors;
+    RowFilter filter;
     // Whether the step reads rows of per-token tensors by their index in the step, so that all rows
     // must be written before.
     bool gathers = false;
@@ -58,6 +66,7 @@ struct PlanStep {
 struct PlanBuffer {
     size_t bytes = 0; // for the largest step
     size_t row_bytes = 0;
+    Axis axis = Axis::fixed;
     bool is_input = false;
     int32_t first_step = -1; // -1: not written yet
     int32_t last_step = -1;
@@ -75,12 +84,12 @@ class Recorder {
     PlanTensor temporary(DType dtype, Axis axis, std::span<const int64_t> trailing);
 
     // Records one call. Bit i of `written` means that the call writes tensor i. `gathers`: see
-    // PlanStep. Throws
-    // std::logic_error if the call reads a temporary that no call has written. The kernels,
-    // `object` and external tensors must outlive the plan.
+    // PlanStep. Throws std::logic_error if the call reads a temporary that no call has written. The
+    // kernels, `object` and external tensors must outlive the plan. Only row-wise kernels whose
+    // tensors all have the axis of the flags may have a `filter`; it must name an input.
     void record(const KernelChoice& kernels, std::span<const PlanTensor> tensors, uint32_t written,
                 std::span<const int64_t> integers, std::span<const float> reals, const void* object,
-                bool gathers = false);
+                bool gathers = false, const RowFilter& filter = {});
 
     // Keeps the memory of a tensor until the next run, like that of the output. Throws
     // std::logic_error if no call has written it.
@@ -91,6 +100,8 @@ class Recorder {
     const std::vector<PlanBuffer>& buffers() const { return buffers_; }
 
   private:
+    void check_filter(const KernelChoice& kernels, std::span<const PlanTensor> tensors,
+                      const RowFilter& filter) const;
     PlanTensor allocate(DType dtype, Axis axis, std::span<const int64_t> trailing, int32_t first);
 
     StepSize largest_;

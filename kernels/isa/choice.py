@@ -24,19 +24,23 @@ MEASURED_ROWS: Final[tuple[tuple[int, int | None], ...]] = ((1, 1), (4, 7), (16,
 calls of up to `most rows` rows; None: of any number. A plan splits a larger number of rows into
 blocks of about the last `rows`."""
 
+PROMPT_ROWS: Final = 128
+"""Rows of the measurement of prompt tokens: a block of a plan that tells them apart."""
+
 _MARGIN: Final = 0.9  # another ISA wins below this share of the default's time
 _MOST_ROUNDS: Final = 12
 _LEAST_RUNS: Final = 3  # fewest runs of a trial, without the first
 _HOPELESS: Final = 2.5  # a trial this many times slower than the fastest is dropped
 
-Kind: TypeAlias = Literal["products", "attention", "other"]
+Kind: TypeAlias = Literal["products", "prompts", "attention", "other"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One measurement.
 
-    `kind`: kind of work: matrix products, attention, or other kernels.
+    `kind`: kind of work: matrix products, those of prompt tokens in bf16 tiles, attention, or other
+    kernels.
     `arithmetic`: the ISA whose bits the results have.
     `isa`: the ISA whose kernels run, where they give the bits of `arithmetic`.
     `rows`: number of rows.
@@ -108,8 +112,9 @@ def choose_isas(times: Times, isas: Sequence[str], experts_spread: float = 1.0) 
 
     All matrix products of the model have the arithmetic of one ISA, which is chosen by the
     geometric mean of the times over all ranges of rows. Each range then uses the fastest ISA that
-    gives the same bits. `experts_spread`: tokens of a step divided by the tokens that one expert
-    receives on average.
+    gives the same bits. Prompt tokens are multiplied in bf16 tiles if that is faster than the
+    products of the last range. `experts_spread`: tokens of a step divided by the tokens that one
+    expert receives on average.
     """
     products = _arithmetic("products", times, isas)
     ranges = _ranges(products, times, isas)
@@ -120,7 +125,20 @@ def choose_isas(times: Times, isas: Sequence[str], experts_spread: float = 1.0) 
         other=_arithmetic("other", times, isas),
         linear=ranges,
         experts=spread if experts_spread > 1 else (),
+        prompts=_prompts(products, times),
     )
+
+
+def _prompts(products: str, times: Times) -> str:
+    """Return the ISA whose tiles multiply prompt tokens, beside products with the arithmetic of
+    `products`; "" if these serve prompt tokens as well."""
+    rows, _ = MEASURED_ROWS[-1]
+    plain = _each("products", products, rows, times)
+    tiles = _each("prompts", products, PROMPT_ROWS, times)
+    if not plain or not tiles:
+        return ""
+    isa = min(tiles, key=lambda one: tiles[one])
+    return isa if tiles[isa] / PROMPT_ROWS < _MARGIN * min(plain.values()) / rows else ""
 
 
 def _spread(one: RowRange, factor: float) -> RowRange:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from penstock.kernels.weights import Dense, Float8, Matrix
+
+TILES: Final = ("amx", "emulated_amx")
+"""The ISAs with bf16 tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class IsaSelection:
-    """The ISAs of a model. `products`, `attention` and `other` determine the bits of its results.
+    """The ISAs of a model. `products`, `attention`, `other` and `prompts` determine the bits of its
+    results.
 
     `products`: ISA of linear layers and experts.
     `attention`: ISA of attention.
@@ -31,6 +35,8 @@ class IsaSelection:
     `linear`, `experts`: ISAs that compute products faster for some numbers of rows. Ranges ascend,
         and the last has no limit. The ISA of a range is used only if its kernels give the same bits
         as `products`. Without ranges, `products` is used.
+    `prompts`: ISA that multiplies prompt tokens by integer weights in bf16 tiles, one of `TILES`;
+        "": prompt tokens are multiplied like all others.
     """
 
     products: str
@@ -38,18 +44,20 @@ class IsaSelection:
     other: str
     linear: tuple[RowRange, ...] = ()
     experts: tuple[RowRange, ...] = ()
+    prompts: str = ""
 
     @classmethod
     def all_of(cls, isa: str) -> IsaSelection:
         """Return a selection with the same ISA for all kernels."""
-        return cls(isa, isa, isa)
+        return cls(isa, isa, isa, prompts=isa if isa in TILES else "")
 
     @property
     def arithmetic(self) -> str:
-        """The name of the three ISAs that determine the bits of results: "avx512" if they are
-        equal, else like "avx512_bf16.avx512.avx512"."""
+        """The name of the ISAs that determine the bits of results: "avx512" if they are equal, else
+        like "avx512_bf16.avx512.avx512"; with "+amx" after it if prompts have their own."""
         isas = (self.products, self.attention, self.other)
-        return isas[0] if len(set(isas)) == 1 else ".".join(isas)
+        name = isas[0] if len(set(isas)) == 1 else ".".join(isas)
+        return f"{name}+{self.prompts}" if self.prompts else name
 
     def by_rows(self) -> dict[str, list[tuple[int | None, str]]]:
         """Return kernel family -> ranges of rows, as the extension module expects them."""

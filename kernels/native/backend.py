@@ -8,7 +8,7 @@ backends.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -18,6 +18,10 @@ from penstock import _native
 
 Tensor = TypeVar("Tensor")
 Array = npt.NDArray[np.generic]
+
+
+Flagged = tuple[Any, int]
+"""A tensor [rows] int32 of zeros and ones, and the flag of the rows that are meant."""
 
 
 class CallBackend(Protocol, Generic[Tensor]):
@@ -46,8 +50,10 @@ class CallBackend(Protocol, Generic[Tensor]):
         integers: Sequence[int] = (),
         reals: Sequence[float] = (),
         weight: Any = None,
+        only: Flagged | None = None,
     ) -> None:
-        """Run or record a call of the kernel named `kernel`."""
+        """Run or record a call of the kernel named `kernel`. `only`: the rows that the call
+        computes, for a row-wise kernel whose tensors all have these rows; None: all rows."""
 
 
 LINE_BYTES = 64
@@ -85,8 +91,21 @@ class EagerBackend:
         integers: Sequence[int] = (),
         reals: Sequence[float] = (),
         weight: Any = None,
+        only: Flagged | None = None,
     ) -> None:
-        self.kernels.call(self.pool, kernel, tensors, list(integers), list(reals), weight)
+        numbers = list(integers), list(reals)
+        if only is None:
+            self.kernels.call(self.pool, kernel, tensors, *numbers, weight)
+            return
+        for first, last in _runs(*only):
+            rows = [tensor[first:last] for tensor in tensors]
+            self.kernels.call(self.pool, kernel, rows, *numbers, weight)
+
+
+def _runs(flags: npt.NDArray[np.int32], value: int) -> Iterator[tuple[int, int]]:
+    """Yield the runs [first, last) of rows whose flag is `value`."""
+    meant = np.concatenate(([False], flags == value, [False]))
+    yield from np.flatnonzero(meant[1:] != meant[:-1]).reshape(-1, 2).tolist()
 
 
 class PlanRecorder:
@@ -116,5 +135,9 @@ class PlanRecorder:
         integers: Sequence[int] = (),
         reals: Sequence[float] = (),
         weight: Any = None,
+        only: Flagged | None = None,
     ) -> None:
-        self.recorder.call(kernel, tensors, list(integers), list(reals), weight)
+        flags, value = (None, 0) if only is None else only
+        self.recorder.call(
+            kernel, tensors, list(integers), list(reals), weight, flags=flags, value=value
+        )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.kernels.column_squares import ColumnSquares, Squares, add_rows
-from penstock.kernels.native.backend import EagerBackend
+from penstock.kernels.native.backend import EagerBackend, Flagged
 from penstock.kernels.weights import Experts
 
 
@@ -54,14 +54,16 @@ class CollectingBackend(EagerBackend):
         integers: Sequence[int] = (),
         reals: Sequence[float] = (),
         weight: Any = None,
+        only: Flagged | None = None,
     ) -> None:
-        super().call(kernel, tensors, integers, reals, weight)
+        super().call(kernel, tensors, integers, reals, weight, only)
         names = self._names.get(id(weight))
         if isinstance(names, ExpertNames):
             if kernel == "experts":
                 self._add_experts(names, tensors, weight)
         elif names and kernel == ("quantize_rows" if weight.has_affine else "linear_dense"):
-            # A layer of integers and floats reads its input twice, which counts once.
+            # A layer of integers and floats reads its input twice, and so does one that tells
+            # prompt tokens apart. The input, all rows of it, counts once.
             add_rows(self._squares, names, tensors[0])
 
     def _add_experts(self, names: ExpertNames, tensors: Sequence[Any], weight: Any) -> None:

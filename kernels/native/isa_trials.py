@@ -15,8 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _native
-from penstock.kernels.isa.choice import MEASURED_ROWS, Cell, Kind, Trial
-from penstock.kernels.isa.instruction_sets import IsaSelection, KernelShapes, MatrixForm, RowRange
+from penstock.kernels.isa.choice import MEASURED_ROWS, PROMPT_ROWS, Cell, Kind, Trial
+from penstock.kernels.isa.instruction_sets import (
+    TILES,
+    IsaSelection,
+    KernelShapes,
+    MatrixForm,
+    RowRange,
+)
 from penstock.kernels.native.ops import NativeOps, PlanOps, new_cache
 from penstock.kernels.native.plan_inputs import plan_arguments
 from penstock.kernels.random_matrix import random_like
@@ -77,18 +83,28 @@ def candidate_isas() -> list[str]:
 def isa_trials(shapes: KernelShapes, isas: Sequence[str], pool: Any) -> list[Trial]:
     """Return the trials of `isas` (narrowest first) for a model with these shapes. Raises
     ValueError for shapes that the kernels do not support."""
-    makers = (_product_trials, _attention_trials, _other_trials)
+    makers = (_product_and_prompt_trials, _attention_trials, _other_trials)
     return [trial for make in makers for trial in make(shapes, isas, pool)]
 
 
-def _product_trials(shapes: KernelShapes, isas: Sequence[str], pool: Any) -> Iterator[Trial]:
+def _product_and_prompt_trials(
+    shapes: KernelShapes, isas: Sequence[str], pool: Any
+) -> Iterator[Trial]:
     products = _products(shapes.forms, isas, pool)
-    total = sum(one.elements for one in products)
 
     def agree(a: str, b: str) -> bool:
         return all(one.served_by(a, b) and one.served_by(b, a) for one in products)
 
-    for arithmetic in _distinct(isas, agree):
+    arithmetics = _distinct(isas, agree)
+    yield from _product_trials(products, arithmetics, isas, pool)
+    yield from _prompt_trials(products, arithmetics, isas, pool)
+
+
+def _product_trials(
+    products: Sequence[_Product], arithmetics: Sequence[str], isas: Sequence[str], pool: Any
+) -> Iterator[Trial]:
+    total = sum(one.elements for one in products)
+    for arithmetic in arithmetics:
 
         def body(plan: PlanOps, arithmetic: str = arithmetic, repeats: int = 1) -> Any:
             out = None
@@ -107,6 +123,40 @@ def _product_trials(shapes: KernelShapes, isas: Sequence[str], pool: Any) -> Ite
                 for rows, _ in MEASURED_ROWS:
                     plan = often if rows <= _FEW_ROWS else once
                     yield _trial(Cell("products", arithmetic, isa, rows), plan, _apart(rows))
+
+
+def _prompt_trials(
+    products: Sequence[_Product], arithmetics: Sequence[str], isas: Sequence[str], pool: Any
+) -> Iterator[Trial]:
+    """Yield the trials of prompt tokens in bf16 tiles, if enough elements are integers."""
+    total = sum(one.elements for one in products)
+    integers = sum(one.elements for one in products if one.family == "affine")
+    if integers < _LEAST_SHARE * total:
+        return
+    for arithmetic in arithmetics:
+
+        def body(plan: PlanOps, arithmetic: str = arithmetic) -> Any:
+            out = None
+            for one in products:
+                x = plan.gather_rows(one.x, plan.inputs.tokens)
+                for _ in range(one.repeats):
+                    weight = one.packed[arithmetic]
+                    out = plan.linear_by_kind(x, weight, plan.inputs.is_prompt)
+            return out
+
+        for isa in isas:
+            if isa in TILES:
+                chosen = replace(IsaSelection.all_of(arithmetic), prompts=isa)
+                recorder = NativeOps.eager(pool, chosen).recorder(
+                    PROMPT_ROWS, PROMPT_ROWS, 1, 1, kinds=True
+                )
+                plan = recorder.finish(body(recorder))
+                step = replace(
+                    _apart(PROMPT_ROWS),
+                    is_prompt=np.ones(PROMPT_ROWS, np.int32),
+                    sampled_is_prompt=_int32(np.empty(0)),
+                )
+                yield _trial(Cell("prompts", arithmetic, isa, PROMPT_ROWS), plan, step)
 
 
 def _products(forms: Sequence[MatrixForm], isas: Sequence[str], pool: Any) -> list[_Product]:

@@ -22,10 +22,12 @@ from penstock.kernels.native.adjust_operands import adjust_operands
 from penstock.kernels.native.backend import CallBackend, EagerBackend, PlanRecorder
 from penstock.kernels.native.collecting import CollectingBackend, ExpertNames
 from penstock.kernels.native.latent_ops import LatentBackendOps
+from penstock.kernels.native.linear_ops import LinearBackendOps
 from penstock.kernels.native.pack import NativeSlots, matrix_source
 from penstock.kernels.native.plan_inputs import (
     ADAPTER_INPUTS,
     CROSS_INPUTS,
+    KIND_INPUTS,
     ROPE_INPUTS,
     STATE_INPUTS,
     media_inputs,
@@ -50,7 +52,7 @@ Tensor = TypeVar("Tensor")
 Pool = _native.ThreadPool
 
 
-class BackendOps(BackendRecurrentOps[Tensor], LatentBackendOps[Tensor]):
+class BackendOps(LinearBackendOps[Tensor], BackendRecurrentOps[Tensor], LatentBackendOps[Tensor]):
     """The ops over any `CallBackend`, as `kernels.ops_interface.Ops` specifies them. Ops without a
     method here come from `row_ops`."""
 
@@ -115,18 +117,6 @@ class BackendOps(BackendRecurrentOps[Tensor], LatentBackendOps[Tensor]):
     def embedding(self, table: Any, tokens: Tensor, scale: float) -> Tensor:
         out = self._backend.empty(tokens, table.shape[1])
         self._backend.call("embedding", [tokens, out], reals=[scale], weight=table)
-        return out
-
-    def linear(self, x: Tensor, weight: Any) -> Tensor:
-        out = self._backend.empty(x, weight.shape[0])
-        threads = [self._backend.pool.threads]
-        if weight.has_affine:
-            quantized = self._backend.empty(x, weight.quantized_row_bytes, "uint8")
-            self._backend.call("quantize_rows", [x, quantized], weight=weight)
-            self._backend.call("linear_affine", [quantized, out], threads, weight=weight)
-        if weight.has_dense:
-            rounded = self._backend.empty(x, weight.rounded_row_bytes, "uint8")
-            self._backend.call("linear_dense", [x, out, rounded], threads, weight=weight)
         return out
 
     def adapter_slots(self, sizes: SlotSizes) -> AdapterSlots:
@@ -278,7 +268,9 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         not have."""
         if not isinstance(isa, IsaSelection):
             isa = IsaSelection.all_of(isa or "auto")
-        kernels = _native.KernelSet(isa.products, isa.attention, isa.other, isa.by_rows())
+        kernels = _native.KernelSet(
+            isa.products, isa.attention, isa.other, isa.by_rows(), isa.prompts
+        )
         return cls(EagerBackend(kernels, pool))
 
     def on(self, pool: Pool) -> NativeOps:
@@ -298,6 +290,7 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         media: MediaRows[Any] | None = None,
         cross: bool = False,
         states: bool = False,
+        kinds: bool = False,
     ) -> PlanOps:
         """Return ops with the same ISAs and thread pool that record a step of at most these sizes
         into a plan.
@@ -310,12 +303,19 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         - `cross`: whether rows also attend to contexts of up to `max_blocks` blocks in another
           cache; see `PlanOps.cross_inputs`.
         - `states`: whether the step's inputs include the states of recurrent layers.
+        - `kinds`: whether they say which tokens are prompt tokens.
         """
         backend = PlanRecorder(
             self._backend.kernels, self._backend.pool, max_tokens, max_rows, max_samples
         )
         return PlanOps(
-            backend, max_blocks, adapters=adapters, media=media, cross=cross, states=states
+            backend,
+            max_blocks,
+            adapters=adapters,
+            media=media,
+            cross=cross,
+            states=states,
+            kinds=kinds,
         )
 
     def collecting(self, squares: Squares) -> NativeOps:
@@ -382,6 +382,7 @@ class PlanOps(BackendOps[Any]):
         media: MediaRows[Any] | None,
         cross: bool = False,
         states: bool = False,
+        kinds: bool = False,
     ) -> None:
         super().__init__(backend)
         self._recorder = backend.recorder
@@ -390,6 +391,7 @@ class PlanOps(BackendOps[Any]):
             *media_inputs(media),
             *(CROSS_INPUTS if cross else ()),
             *(STATE_INPUTS if states else ()),
+            *(KIND_INPUTS if kinds else ()),
         ]
         tensors = self._recorder.inputs(max_blocks, further)
         base = tensors[: len(tensors) - len(further)]
@@ -421,6 +423,8 @@ class PlanOps(BackendOps[Any]):
         if states:
             state_rows = StateRows(*(named[name] for name in STATE_INPUTS))
             self.inputs = replace(self.inputs, states=state_rows)
+        if kinds:
+            self.inputs = replace(self.inputs, **{name: named[name] for name in KIND_INPUTS})
         self.cross_inputs: StepInputs[Any] | None = None
         if cross:
             contexts, tables = (named[name] for name in CROSS_INPUTS)

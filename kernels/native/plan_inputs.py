@@ -23,6 +23,7 @@ STATE_INPUTS: Final = (
     "state_save",
     "state_save_after",
 )
+KIND_INPUTS: Final = ("is_prompt", "sampled_is_prompt")
 ROPE_INPUTS: Final = ("media_time", "media_height", "media_width", "media_rope_rows")
 
 
@@ -61,4 +62,6 @@ def plan_arguments(
         further = (*further, cross.context_lens, cross.block_tables)
     if inputs.states is not None:
         further = (*further, *state_operands(inputs.states))
+    if inputs.is_prompt is not None:
+        further = (*further, inputs.is_prompt, inputs.sampled_is_prompt)
     return (*arguments, further)

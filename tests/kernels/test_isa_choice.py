@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from penstock.kernels.isa.choice import (
     BUDGET_S,
     MEASURED_ROWS,
+    PROMPT_ROWS,
     Cell,
     Kind,
     Trial,
@@ -42,6 +44,11 @@ def trials() -> list[Trial]:
         for rows in (1, 64)
     ]
     return [Trial(cell, lambda: None) for cell in cells]
+
+
+def all_of(isa: str) -> IsaSelection:
+    """Return the selection of one ISA for a model whose prompts were not measured in tiles."""
+    return replace(IsaSelection.all_of(isa), prompts="")
 
 
 def chosen(cost: Callable[[Cell], float], experts_spread: float = 1.0) -> IsaSelection:
@@ -116,7 +123,7 @@ def test_an_arithmetic_has_to_win_over_all_rows(one_row: int, more_rows: int, wi
 @pytest.mark.parametrize("ahead", [1.0, 0.93])
 def test_widest_isa_serves_unless_another_is_clearly_faster(ahead: float) -> None:
     isas = chosen(lambda cell: 2e-5 if cell.arithmetic == cell.isa == "amx" else 2e-5 * ahead)
-    assert isas == IsaSelection.all_of("amx")
+    assert isas == all_of("amx")
 
 
 def test_interrupted_runs_do_not_affect_the_choice() -> None:
@@ -163,6 +170,36 @@ def test_far_slower_isas_are_not_measured_again() -> None:
     runs = [clock.runs.count(trial.cell) for trial in trials() if trial.cell.arithmetic == "avx2"]
     others = [clock.runs.count(trial.cell) for trial in trials() if trial.cell.arithmetic != "avx2"]
     assert max(runs) < min(others)
+
+
+@pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.parametrize(("share", "wins"), [(0.5, True), (0.85, True), (0.95, False), (2, False)])
+def test_prompts_are_multiplied_in_tiles_if_a_row_then_takes_clearly_less(
+    products: str, share: float, wins: bool
+) -> None:
+    """Beside the products that win, and in spite of tiles that are faster beside others."""
+    cells = [Cell("prompts", arithmetic, "amx", PROMPT_ROWS) for arithmetic in PRODUCTS]
+    rows, _ = MEASURED_ROWS[-1]
+
+    def cost(cell: Cell) -> float:
+        if cell.kind == "prompts":
+            own = share if cell.arithmetic == products else 2.5 - share
+            return 1e-5 * own * PROMPT_ROWS / rows
+        return 1e-5 if cell.arithmetic == products else 2e-5
+
+    clock = FakeClock(cost)
+    measured = [*trials(), *(Trial(cell, lambda: None) for cell in cells)]
+    times = measure(measured, clock, clock.now() + BUDGET_S)
+    assert times is not None
+    isas = choose_isas(times, ISAS)
+    assert (isas.products, isas.prompts) == (products, "amx" if wins else "")
+
+
+def test_name_of_an_arithmetic_names_the_isa_of_prompts() -> None:
+    own = IsaSelection("avx512", "avx512", "avx512", prompts="amx")
+    assert own.arithmetic == "avx512+amx"
+    assert IsaSelection.all_of("amx").arithmetic == "amx+amx"
+    assert IsaSelection.all_of("avx512").arithmetic == "avx512"
 
 
 def test_name_of_an_arithmetic_omits_ranges_that_change_no_bit() -> None:

@@ -88,6 +88,12 @@ class Model:
 
     def forward(self, ops: Any, inputs: StepInputs[Any]) -> Any:
         w = self.weights
+
+        def linear(x: Any, weight: Any) -> Any:
+            if inputs.is_prompt is None:
+                return ops.linear(x, weight)
+            return ops.linear_by_kind(x, weight, inputs.is_prompt)
+
         x = ops.embedding(w["embedding"], inputs.tokens, 1.0)
         rope, positioned = w["rope"], inputs
         if inputs.media is not None:
@@ -101,11 +107,11 @@ class Model:
             else:
                 x, residual = ops.add_rms_norm(x, residual, w["norm"], 1e-5)
             head_norm = HeadNorm(w["head_norm"], w["head_norm"], 1e-6) if layer else None
-            qkv = ops.linear(x, w["qkv"])
+            qkv = linear(x, w["qkv"])
             q = ops.rope_cache(qkv, rope, positioned, cache, HEADS, head_norm)
-            x = ops.linear(ops.attention(q, inputs, cache, HEADS, 0.25, 0), w["output"])
+            x = linear(ops.attention(q, inputs, cache, HEADS, 0.25, 0), w["output"])
             x, residual = ops.add_rms_norm(x, residual, w["norm"], 1e-5)
-            x = ops.linear(ops.silu_mul(ops.linear(x, w["gate_up"])), w["down"])
+            x = linear(ops.silu_mul(linear(x, w["gate_up"])), w["down"])
             if inputs.media is not None:
                 x = ops.add_rows(x, inputs.media.deep[0], inputs.media.index)
         x = ops.gather_rows(x, inputs.sample_rows)
@@ -151,8 +157,9 @@ def make_model(threads: int = 2, isa: str | IsaSelection | None = None) -> Model
     return Model(ops, caches, weights)
 
 
-def record(model: Model, media: MediaRows[Any] | None = None) -> Any:
-    recorder = model.ops.recorder(MAX_TOKENS, MAX_ROWS, MAX_ROWS, MAX_BLOCKS, media=media)
+def record(model: Model, media: MediaRows[Any] | None = None, *, kinds: bool = False) -> Any:
+    sizes = MAX_TOKENS, MAX_ROWS, MAX_ROWS, MAX_BLOCKS
+    recorder = model.ops.recorder(*sizes, media=media, kinds=kinds)
     return recorder.finish(model.forward(recorder, recorder.inputs))
 
 

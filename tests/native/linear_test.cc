@@ -137,7 +137,7 @@ float expected(const Matrix& matrix, int64_t n, const float* x,
     if (matrix.dense.empty())
         return affine_product(matrix, n, quanta, isa);
     if (matrix.dense_type == DType::bf16 && has_bf16_tiles(isa))
-        return tile_product(matrix, n, x);
+        return tile_product(matrix.depth, x, [&](int64_t k) { return matrix.weight(n, k); });
     if (matrix.dense_type == DType::bf16 && has_bf16_pairs(isa))
         return pair_product(matrix, n, x);
     return dense_product(matrix, n, x, isa);
@@ -439,6 +439,133 @@ void rounded_products_of_rows_that_are_not_finite_are_nan() {
     }
 }
 
+// The outputs for prompt tokens, [rows, N + kGuard].
+std::vector<float> multiply_prompts(const PackedLinear& packed, const std::vector<float>& x,
+                                    int64_t rows, Isa isa, int64_t threads) {
+    const int64_t depth = packed.packed_tiles()->depth;
+    const int64_t columns = packed.packed_tiles()->rows, row_bytes = bf16_row_bytes(depth);
+    const Memory memory = poisoned(static_cast<size_t>(rows * row_bytes));
+    std::vector<float> out(static_cast<size_t>(rows * (columns + kGuard)), 12345.0f);
+    Arguments arguments;
+    arguments.object = packed.packed_tiles();
+    arguments.tensor[0] = view(const_cast<float*>(x.data()), DType::f32, rows, depth, depth);
+    arguments.tensor[1] = view(memory.get(), DType::u8, rows, row_bytes, row_bytes);
+    run(isa, "round_rows", arguments);
+    arguments.tensor[0] = arguments.tensor[1];
+    arguments.tensor[1] = view(out.data(), DType::f32, rows, columns, columns + kGuard);
+    arguments.integer[0] = threads;
+    run(isa, "linear_prompt", arguments);
+    return out;
+}
+
+// `packed_for`: the ISA whose layout the weights have.
+void check_prompts(const std::vector<Matrix>& parts, const std::vector<float>& bias,
+                   const std::vector<float>& x, int64_t rows, Isa isa, Isa packed_for) {
+    const auto packed = pack(parts, bias.empty() ? nullptr : bias.data(), packed_for);
+    const std::vector<float> out = multiply_prompts(*packed, x, rows, isa, 1 + rows % 7);
+    const int64_t stride = packed->packed_tiles()->rows + kGuard;
+    int64_t column = 0;
+    for (const Matrix& part : parts) {
+        for (int64_t n = 0; n < part.rows; ++n, ++column) {
+            const auto weights = part.dense.empty()
+                                     ? prompt_weights(part, n, is_paired(part, packed_for))
+                                     : std::vector<float>();
+            for (int64_t m = 0; m < rows; ++m) {
+                const float got = out[static_cast<size_t>(m * stride + column)];
+                if (weights.empty()) {
+                    CHECK(got == 12345.0f); // linear_dense writes it
+                    continue;
+                }
+                float want = tile_product(part.depth, x.data() + m * part.depth, [&](int64_t k) {
+                    return weights[static_cast<size_t>(k)];
+                });
+                if (!bias.empty())
+                    want += bias[static_cast<size_t>(column)];
+                CHECK(same(got, want));
+            }
+        }
+    }
+    for (; column < stride; ++column) {
+        for (int64_t m = 0; m < rows; ++m)
+            CHECK(out[static_cast<size_t>(m * stride + column)] == 12345.0f);
+    }
+}
+
+// Three packed tiles: a panel of two and one of one. Row counts end within a tile and after it.
+void prompts_multiply_every_format_as_documented() {
+    std::mt19937 random(16);
+    for (const Isa isa : isas()) {
+        if (!has_bf16_tiles(isa))
+            continue;
+        for (const Isa packed_for : {isa, Isa::avx512_bf16}) {
+            for (const Format& format : kAffineFormats) {
+                for (const int64_t depth : {64, 288, 320}) {
+                    for (const int64_t rows : {1, 16, 17, 32, 41}) {
+                        const Matrix matrix = random_affine(random, format, 37, depth);
+                        check_prompts({matrix}, random_x(random, 37),
+                                      random_x(random, rows * depth), rows, isa, packed_for);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Depths of more than one division, and rows of more than one block.
+void prompts_of_any_size_multiply_as_documented() {
+    std::mt19937 random(17);
+    for (const Isa isa : isas()) {
+        if (!has_bf16_tiles(isa))
+            continue;
+        for (const Isa packed_for : {isa, Isa::avx512_bf16}) {
+            for (const size_t format : {0, 1, 4, 9}) {
+                const Matrix deep = random_affine(random, kAffineFormats[format], 37, 4160);
+                check_prompts({deep}, {}, random_x(random, 35 * 4160), 35, isa, packed_for);
+                const Matrix wide = random_affine(random, kAffineFormats[format], 100, 64);
+                check_prompts({wide}, {}, random_x(random, 530 * 64), 530, isa, packed_for);
+            }
+        }
+    }
+}
+
+void prompts_write_the_columns_of_integer_parts_only() {
+    std::mt19937 random(18);
+    constexpr int64_t kDepth = 96;
+    for (const Isa isa : isas()) {
+        if (!has_bf16_tiles(isa))
+            continue;
+        const std::vector<Matrix> parts{
+            random_affine(random, kAffineFormats[2], 40, kDepth),
+            random_dense(random, DType::f32, 3, kDepth),
+            random_affine(random, kAffineFormats[7], 17, kDepth),
+            random_dense(random, DType::bf16, 21, kDepth),
+            random_affine(random, kAffineFormats[9], 1, kDepth),
+        };
+        for (const int64_t rows : {1, 20})
+            check_prompts(parts, random_x(random, 82), random_x(random, rows * kDepth), rows, isa,
+                          isa);
+    }
+}
+
+void prompts_that_are_not_finite_affect_no_other_row() {
+    std::mt19937 random(19);
+    for (const Isa isa : isas()) {
+        if (!has_bf16_tiles(isa))
+            continue;
+        const Matrix matrix = random_affine(random, kAffineFormats[1], 20, 64);
+        std::vector<float> x = random_x(random, 5 * 64);
+        x[64 + 7] = std::nanf("");
+        x[3 * 64 + 40] = -std::numeric_limits<float>::infinity();
+        const auto out = multiply_prompts(*pack({matrix}, nullptr, isa), x, 5, isa, 1);
+        for (int64_t m = 0; m < 5; ++m) {
+            for (int64_t n = 0; n < 20; ++n) {
+                const float value = out[static_cast<size_t>(m * (20 + kGuard) + n)];
+                CHECK(std::isfinite(value) == (m != 1 && m != 3));
+            }
+        }
+    }
+}
+
 void embedding_returns_the_exact_rows(const Matrix& matrix, Isa isa) {
     const auto packed = pack({matrix}, nullptr, isa, Use::rows);
     std::vector<int32_t> tokens;
@@ -522,6 +649,10 @@ int main(int count, char** arguments) {
     extreme_rounded_products_do_not_overflow();
     rounded_products_lose_no_more_than_float16();
     rounded_products_of_rows_that_are_not_finite_are_nan();
+    prompts_multiply_every_format_as_documented();
+    prompts_of_any_size_multiply_as_documented();
+    prompts_write_the_columns_of_integer_parts_only();
+    prompts_that_are_not_finite_affect_no_other_row();
     embedding_gathers_from_any_packed_matrix();
     large_multipliers_fall_back_to_exact_floats();
     invalid_sources_are_refused_with_their_part();

@@ -170,6 +170,78 @@ void row_blocks_equal_kernel_by_kernel_results() {
     }
 }
 
+// out[i, :] = -x[i, :]
+const Kernel negative{"negative",
+                      [](const Arguments&) { return 1; },
+                      [](const Arguments& call, int) { return call.tensor[0].shape[0]; },
+                      [](const Arguments& call, int, int64_t row, Workspace&) {
+                          for (int64_t i = 0; i < call.tensor[0].shape[1]; ++i) {
+                              call.tensor[1].row<float>(row)[i] =
+                                  -call.tensor[0].row<float>(row)[i];
+                          }
+                      },
+                      [](const Arguments&) { return size_t{0}; },
+                      true};
+
+// Rows whose flag is 0 pass through `affine`, the others through `negative`, twice; with blocks of
+// rows and kernel by kernel.
+void calls_compute_the_rows_that_are_flagged_for_them() {
+    const int64_t width = 5;
+    Recorder recorder({100, 1, 1});
+    const PlanTensor input = recorder.input(DType::f32, Axis::tokens, {&width, 1});
+    const PlanTensor flags = recorder.input(DType::i32, Axis::tokens, {});
+    PlanTensor last = input;
+    for (int i = 0; i < 2; ++i) {
+        const PlanTensor next = recorder.temporary(DType::f32, Axis::tokens, {&width, 1});
+        const PlanTensor tensors[] = {last, next};
+        const RowFilter first{flags.buffer, 0}, second{flags.buffer, 1};
+        recorder.record(affine, tensors, 0b10, {}, {}, nullptr, false, first);
+        recorder.record(negative, tensors, 0b10, {}, {}, nullptr, false, second);
+        last = next;
+    }
+    ThreadPool pool(2);
+    for (const int64_t block_rows : {0, 16}) {
+        Plan plan(recorder, last, {block_rows, 2});
+        for (const int64_t tokens : {100, 1, 33, 0, 100}) {
+            for (const int64_t period : {1, 2, 7, 40, 1000}) {
+                plan.resize({tokens, 1, 1});
+                const auto flagged = [&](int64_t row) { return row / period % 2 == 0; };
+                for (int64_t row = 0; row < tokens; ++row) {
+                    plan.view(flags).row<int32_t>(row)[0] = flagged(row);
+                    for (int64_t i = 0; i < width; ++i) {
+                        plan.view(input).row<float>(row)[i] = static_cast<float>(row + i);
+                    }
+                }
+                auto lease = pool.acquire(plan.workspace_bytes());
+                plan.run(lease);
+                for (int64_t row = 0; row < tokens; ++row) {
+                    for (int64_t i = 0; i < width; ++i) {
+                        const auto x = static_cast<float>(row + i);
+                        const float want = flagged(row) ? x : x * 9 + 4;
+                        CHECK(plan.view(last).row<float>(row)[i] == want);
+                    }
+                }
+            }
+        }
+    }
+}
+
+void calls_over_other_rows_than_the_flagged_ones_are_refused() {
+    const int64_t width = 5;
+    Recorder recorder({100, 4, 4});
+    const PlanTensor input = recorder.input(DType::f32, Axis::samples, {&width, 1});
+    const PlanTensor flags = recorder.input(DType::i32, Axis::tokens, {});
+    const PlanTensor out = recorder.temporary(DType::f32, Axis::samples, {&width, 1});
+    const PlanTensor tensors[] = {input, out};
+    bool refused = false;
+    try {
+        recorder.record(affine, tensors, 0b10, {}, {}, nullptr, false, {flags.buffer, 0});
+    } catch (const std::logic_error&) {
+        refused = true;
+    }
+    CHECK(refused);
+}
+
 // Buffers that only a segment uses take memory for steps that run kernel by kernel, not for the
 // largest step.
 void segment_buffers_do_not_grow_with_tokens() {
@@ -262,6 +334,8 @@ int main() {
     call_uses_the_kernel_for_its_rows();
     chain_is_replayed_at_every_size();
     row_blocks_equal_kernel_by_kernel_results();
+    calls_compute_the_rows_that_are_flagged_for_them();
+    calls_over_other_rows_than_the_flagged_ones_are_refused();
     segment_buffers_do_not_grow_with_tokens();
     every_token_is_in_one_block();
     reading_an_unwritten_tensor_is_refused();

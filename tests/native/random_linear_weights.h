@@ -316,23 +316,36 @@ inline int64_t multiple(double value, double step) {
     return step > 0.0 && std::isfinite(step) ? std::lrint(value * (1.0 / step)) : 0;
 }
 
+// The minimum of q - 8 in one unit of a matrix with paired scales. Units are numbered across rows.
+inline double paired_minimum(const Matrix& matrix, size_t unit) {
+    const double scale = matrix.scale_value[unit];
+    const double stored =
+        matrix.format.minimum ? matrix.minimum_value[unit] : -matrix.format.zero_point * scale;
+    return stored + 8.0 * scale;
+}
+
+// The step of one row of a matrix with paired scales.
+inline float paired_step(const Matrix& matrix, int64_t row) {
+    const auto units = static_cast<size_t>(matrix.depth / kUnit);
+    double largest = 0.0;
+    for (size_t unit = static_cast<size_t>(row) * units;
+         unit < (static_cast<size_t>(row) + 1) * units; ++unit) {
+        largest = std::max({largest, std::fabs(double{matrix.scale_value[unit]}),
+                            std::fabs(paired_minimum(matrix, unit) / 8.0)});
+    }
+    return static_cast<float>(largest / 32767.0);
+}
+
 // One output of a matrix with paired scales, without bias.
 inline float paired_product(const Matrix& matrix, int64_t row,
                             const std::vector<QuantizedUnit>& x) {
     const size_t units = x.size(), first = static_cast<size_t>(row) * units;
     const auto scale = [&](size_t unit) { return double{matrix.scale_value[first + unit]}; };
-    const auto minimum = [&](size_t unit) {
-        const double stored = matrix.format.minimum ? matrix.minimum_value[first + unit]
-                                                    : -matrix.format.zero_point * scale(unit);
-        return stored + 8.0 * scale(unit);
-    };
-    double of_weights = 0.0;
+    const auto minimum = [&](size_t unit) { return paired_minimum(matrix, first + unit); };
     float of_row = 0.0f;
-    for (size_t unit = 0; unit < units; ++unit) {
-        of_weights = std::max({of_weights, std::fabs(scale(unit)), std::fabs(minimum(unit) / 8.0)});
-        of_row = std::max(of_row, x[unit].scale);
-    }
-    const auto step = static_cast<float>(of_weights / 32767.0);
+    for (const QuantizedUnit& unit : x)
+        of_row = std::max(of_row, unit.scale);
+    const float step = paired_step(matrix, row);
     const float inverse = 16383.0f / of_row;
     const bool usable = inverse > 0.0f && std::isfinite(inverse);
     const auto of_activations = [&](float value) -> int64_t {
@@ -421,18 +434,39 @@ inline float fixed_product(const Matrix& matrix, int64_t row, const float* x) {
     return acc;
 }
 
-// The product of a bf16 matrix on ISAs with tiles.
-inline float tile_product(const Matrix& matrix, int64_t row, const float* x) {
+// The product of bf16 weights, weight(k), in tiles.
+template <class Weight>
+float tile_product(int64_t depth, const float* x, const Weight& weight) {
     float acc = 0.0f;
-    for (int64_t step = 0; step < matrix.depth; step += kUnit) {
+    for (int64_t step = 0; step < depth; step += kUnit) {
         float chain[2] = {0.0f, 0.0f};
-        for (int64_t k = step; k < std::min(step + kUnit, matrix.depth); ++k) {
+        for (int64_t k = step; k < std::min(step + kUnit, depth); ++k) {
             const float rounded = bf16_to_f32(f32_to_bf16(x[k]));
-            chain[k % 2] = std::fma(rounded, matrix.weight(row, k), chain[k % 2]);
+            chain[k % 2] = std::fma(rounded, weight(k), chain[k % 2]);
         }
         acc += chain[0] + chain[1];
     }
     return acc;
+}
+
+// The weights of one row of an integer matrix as prompt tokens are multiplied with them. `paired`:
+// the matrix is packed with paired scales.
+inline std::vector<float> prompt_weights(const Matrix& matrix, int64_t row, bool paired) {
+    std::vector<float> weights;
+    const float step = paired ? paired_step(matrix, row) : 0.0f;
+    for (int64_t k = 0; k < matrix.depth; ++k) {
+        float weight = matrix.weight(row, k);
+        if (paired) {
+            const auto unit = static_cast<size_t>((row * matrix.depth + k) / kUnit);
+            const int q = matrix.q[static_cast<size_t>(row * matrix.depth + k)];
+            const auto scale = static_cast<float>(multiple(matrix.scale_value[unit], step));
+            const auto minimum =
+                static_cast<float>(multiple(paired_minimum(matrix, unit), 8.0 * step));
+            weight = std::fma(static_cast<float>(q - 8), scale * step, minimum * (step * 8));
+        }
+        weights.push_back(bf16_to_f32(f32_to_bf16(weight)));
+    }
+    return weights;
 }
 
 } // namespace penstock::cpu::testing

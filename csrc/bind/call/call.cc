@@ -161,6 +161,7 @@ const void* check_object(const KernelSet& kernels, const Signature& signature,
     symbols.set("V", {packed_tiles.rows});
     symbols.set("row_bytes", {cpu::quantized_row_bytes(packed_tiles.depth)});
     symbols.set("rounded_bytes", {packed_tiles.rounded_row_bytes});
+    symbols.set("bf16_bytes", {cpu::bf16_row_bytes(packed_tiles.depth)});
     symbols.set("parts", {packed_tiles.num_parts});
     return &packed_tiles;
 }

@@ -27,6 +27,7 @@ bool agrees(const CheckedCall& call, cpu::Family family, cpu::Isa a, cpu::Isa b)
         return cpu::attention_bit_exact(shared && call.tensors.at(4).view.dtype == DType::f16, a,
                                         b);
     }
+    case cpu::Family::prompts: return cpu::prompts_bit_exact(a, b);
     case cpu::Family::other: break;
     }
     return cpu::other_bit_exact(a, b);

@@ -41,10 +41,12 @@ enum class StepInput : uint8_t {
     state_target,
     state_keep,
     state_save,
-    state_save_after
+    state_save_after,
+    is_prompt, // only in plans that tell prompt tokens apart, like the next one
+    sampled_is_prompt
 };
 constexpr size_t num_base_inputs = 7;
-constexpr size_t num_step_inputs = 26;
+constexpr size_t num_step_inputs = 28;
 constexpr std::array<const char*, num_step_inputs> step_input_names{"tokens",
                                                                     "positions",
                                                                     "slots",
@@ -70,7 +72,9 @@ constexpr std::array<const char*, num_step_inputs> step_input_names{"tokens",
                                                                     "state_target",
                                                                     "state_keep",
                                                                     "state_save",
-                                                                    "state_save_after"};
+                                                                    "state_save_after",
+                                                                    "is_prompt",
+                                                                    "sampled_is_prompt"};
 
 // Returns whether an input has two dimensions, [R, max_blocks].
 constexpr bool is_table(StepInput input) {

@@ -229,10 +229,11 @@ std::vector<SignatureRow> row_kernels() {
 }
 
 // The extents that the `object` argument of a call defines. packed_linear [N, C]: C, N (also as V)
-// and `row_bytes`, the bytes of a quantized row of C numbers; and `rounded_bytes`, those of a row
-// in the formats that dense parts multiply. packed_experts: E, F, W, and the bytes of a quantized
-// row of W numbers (`row_bytes`) and of F numbers (`inner_bytes`). adapter_slots: C and N of the
-// layer `linear`, and `inner_columns`, the columns of the scratch tensor `inner`.
+// and `row_bytes`, the bytes of a quantized row of C numbers; `rounded_bytes`, those of a row in
+// the formats that dense parts multiply; and `bf16_bytes`, those of a row in bf16. packed_experts:
+// E, F, W, and the bytes of a quantized row of W numbers (`row_bytes`) and of F numbers
+// (`inner_bytes`). adapter_slots: C and N of the layer `linear`, and `inner_columns`, the columns
+// of the scratch tensor `inner`.
 std::vector<SignatureRow> weight_kernels() {
     return {
         {"embedding", "tokens int32 [T] below V; write out float32 [T, C]; real scale",
@@ -241,6 +242,10 @@ std::vector<SignatureRow> weight_kernels() {
          ObjectKind::packed_linear},
         {"linear_affine",
          "quantized uint8 [T, row_bytes]; write out float32 [T, N]; integer threads",
+         ObjectKind::packed_linear},
+        {"round_rows", "x float32 [T, C]; write bf16 uint8 [T, bf16_bytes]",
+         ObjectKind::packed_linear},
+        {"linear_prompt", "bf16 uint8 [T, bf16_bytes]; write out float32 [T, N]; integer threads",
          ObjectKind::packed_linear},
         {"linear_dense",
          "x float32 [T, C]; write out float32 [T, N]; write rounded uint8 [T, rounded_bytes]; "

@@ -10,6 +10,7 @@
 //   two_bits<i>(w)                      bits 2 i and 2 i + 1 of each byte, moved to bits 4 and 5
 //   join(a, b)                          a | b
 //   sums_times(p, first, second) -> I32 p[0] * first + p[1] * second for the two int16 at p
+//   byte_of<i>(w) -> I32                byte i of each word (on ISAs with 16 lanes)
 //
 //   kDotsAlike                          whether Dot is the same type for all `bits`
 //   Dot<bits>: weights are 0 .. 2^bits - 1 (bits 4, 6 or 8); a group is 4 or 8 words.

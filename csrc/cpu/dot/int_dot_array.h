@@ -44,6 +44,10 @@ PENSTOCK_INLINE Words join(Words a, const Words& b) {
 PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) {
     return broadcast(static_cast<int32_t>(p[0] * first + p[1] * second));
 }
+template <int i>
+PENSTOCK_INLINE I32 byte_of(const Words& w) {
+    return each_lane<I32>([&](int lane) { return int32_t{w.v[4 * lane + i]}; });
+}
 
 // Not inlined: inlining these loops at every step would add minutes of compile time.
 __attribute__((noinline)) inline I32 add_products(I32 sum, const Words& w, const Words& x) {

@@ -44,6 +44,11 @@ PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) 
     const int32_t factors = (second << 16) | (first & 0xffff);
     return {_mm512_madd_epi16(_mm512_set1_epi32(pair), _mm512_set1_epi32(factors))};
 }
+template <int i>
+PENSTOCK_INLINE I32 byte_of(Words w) {
+    const __m512i moved = i == 0 ? w.v : _mm512_srli_epi32(w.v, 8 * i);
+    return {i == 3 ? moved : _mm512_and_si512(moved, _mm512_set1_epi32(255))};
+}
 
 PENSTOCK_INLINE I32 add_products(I32 sum, Words w, Words x) {
     return {_mm512_dpbusd_epi32(sum.v, w.v, x.v)};

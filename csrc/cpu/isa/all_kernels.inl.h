@@ -6,6 +6,7 @@
 #include "cpu/linear/head_linear.inl.h"
 #include "cpu/linear/linear_affine.inl.h"
 #include "cpu/linear/linear_dense.inl.h"
+#include "cpu/linear/linear_prompt.inl.h"
 #include "cpu/linear/quantize.inl.h"
 #include "cpu/lora/lora.inl.h"
 #include "cpu/ops/activation.inl.h"
@@ -38,6 +39,7 @@ constexpr KernelTable kTable{{
     kQuantizeKernels,
     kLinearAffineKernels,
     kLinearDenseKernels,
+    kLinearPromptKernels,
     kEmbeddingKernels,
     kNormKernels,
     kRopeKernels,

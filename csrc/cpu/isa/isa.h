@@ -112,5 +112,8 @@ constexpr bool has_bf16_tiles(Isa isa) {
 constexpr int64_t rows_per_block(Isa isa) {
     return has_bf16_tiles(isa) ? 96 : 64;
 }
+// The same for plans that tell prompt tokens apart: dequantizing a panel of weights takes as long
+// as multiplying 90 rows with it.
+constexpr int64_t kPromptRowsPerBlock = 128;
 
 } // namespace penstock::cpu

@@ -146,13 +146,16 @@ def describe_shapes(shapes: KernelShapes) -> tuple[str, ...]:
 
 def summary(isas: IsaSelection) -> str:
     """Return the selection in one line: "products avx512 (up to 7 rows avx2, more avx512),
-    attention avx512, other avx2"."""
+    attention avx512, other avx2"; with "prompts amx" if prompts have their own ISA."""
     parts = [
         f"{'more' if one.most_rows is None else f'up to {one.most_rows} rows'} {one.level}"
         for one in isas.linear
     ]
     rows = f" ({', '.join(parts)})" if parts else ""
-    return f"products {isas.products}{rows}, attention {isas.attention}, other {isas.other}"
+    prompts = f", prompts {isas.prompts}" if isas.prompts else ""
+    return (
+        f"products {isas.products}{rows}, attention {isas.attention}, other {isas.other}{prompts}"
+    )
 
 
 def in_microseconds(times: Times) -> dict[str, float]:

@@ -22,7 +22,7 @@ from penstock import __version__
 from penstock.kernels.isa.instruction_sets import IsaSelection
 
 FOLDER: Final = "cpu_levels"
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 _CPUINFO: Final = Path("/proc/cpuinfo")
 _PROCESSOR: Final = (
     "model name", "vendor_id", "cpu family", "model", "stepping",
@@ -149,6 +149,8 @@ def _is_valid(saved: SavedIsaSelection) -> bool:
     isas = saved.levels
     ranges = (*isas.linear, *isas.experts)
     named = {isas.products, isas.attention, isas.other, *(one.level for one in ranges)}
+    if isas.prompts:
+        named.add(isas.prompts)
     return named <= set(saved.key.levels) and all(
         _ascend([one.most_rows for one in each]) for each in (isas.linear, isas.experts)
     )
