@@ -1,6 +1,7 @@
 """Error of the fast arithmetic against the exact one: mean KL divergence of the next token.
 
     python -m bench quality MODEL TEXT [--chunks 12] [--quantization Q4_K] [--kv-cache-dtype int8]
+        [--cpu-isa amx]
 
 The base is the same weights, dequantized, in float32 with a float32 cache.
 `penstock.quantizing.quality` says which tokens count.
@@ -16,6 +17,7 @@ from typing import Literal
 
 from bench.harness.machine_facts import facts
 from penstock.config import EngineSettings
+from penstock.kernels.isa.instruction_sets import IsaSelection
 from penstock.kernels.step_inputs import CacheDtype
 from penstock.quantizing.quality import Scorer, compare, text_tokens
 from penstock.runtime.weight_quantization import weight_form
@@ -28,10 +30,12 @@ def divergence(
     quantization: str | None = None,
     cache_dtype: CacheDtype = "f16",
     base: Literal["exact", "f16"] = "exact",
+    isa: str | None = None,
 ) -> dict[str, float]:
     """Return mean and high quantiles of KL(base || fast), agreement of the best token, and
     perplexities. `base`: "f16" is the fast arithmetic with a float16 cache, which shows the error
-    of `cache_dtype` alone."""
+    of `cache_dtype` alone. `isa`: the ISA of the fast arithmetic; None: the widest ISA of the CPU,
+    which multiplies prompt tokens like others."""
     tokens = text_tokens(path, text, chunks)
     threads = EngineSettings().threads or 2
     form = weight_form(EngineSettings(quantization=quantization))
@@ -39,7 +43,8 @@ def divergence(
         exact = Scorer(path, "f32", "f32", threads)
     else:
         exact = Scorer(path, "auto", "f16", threads, form)
-    return asdict(compare(exact, Scorer(path, "auto", cache_dtype, threads, form), tokens))
+    isas = None if isa is None else IsaSelection.all_of(isa)
+    return asdict(compare(exact, Scorer(path, "auto", cache_dtype, threads, form, isas), tokens))
 
 
 def main() -> None:
@@ -49,6 +54,7 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=12)
     parser.add_argument("--quantization", "--quantize", help="as for `penstock serve`")
     parser.add_argument("--kv-cache-dtype", choices=("f16", "f32", "int8"), default="f16")
+    parser.add_argument("--cpu-isa")
     parser.add_argument("--base", choices=("exact", "f16"), default="exact")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -66,6 +72,7 @@ def main() -> None:
             arguments.quantization,
             arguments.kv_cache_dtype,
             arguments.base,
+            arguments.cpu_isa,
         ),
     }
     print(json.dumps(result["penstock"], indent=1))

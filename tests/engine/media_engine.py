@@ -88,6 +88,7 @@ def core_over(
         "max_model_len": facts.max_model_len,
         "max_num_seqs": ROWS,
         "max_num_batched_tokens": facts.max_model_len,
+        "tells_prompts_apart": facts.tells_prompts_apart,
     }
     info = EngineInfo(
         model_id="m",

@@ -12,7 +12,9 @@ import numpy as np
 from penstock.dialog import Sampling
 from penstock.kernels.step_inputs import StepInputs
 from penstock.runtime import CpuRuntime
+from penstock.runtime.prompt_rows import PromptTable
 from penstock.runtime.protocol import Runtime
+from penstock.runtime.row_table import RowTable
 from penstock.scheduler import NO_ADAPTER, CpuKvCacheIndex, NewSequence, Scheduler
 from tests.support.dry_sequence_breakers import breakers_of
 
@@ -140,8 +142,16 @@ def scheduler_of(runtime: Any, **options: Any) -> Scheduler:
         "state_snapshots": facts.state_snapshots,
         "drafter": facts.drafter,
         "max_drafts": facts.max_drafts,
+        "tells_prompts_apart": facts.tells_prompts_apart,
     }
     return Scheduler(**(sizes | options))
+
+
+def row_table_of(runtime: Any, **options: Any) -> RowTable:
+    """Return rows for a second runtime over the backend of `runtime`, which has six rows."""
+    facts = runtime.info
+    prompts = PromptTable(6) if facts.tells_prompts_apart else None
+    return RowTable(6, facts.max_model_len, facts.block_size, prompts=prompts, **options)
 
 
 def generate(

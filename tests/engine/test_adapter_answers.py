@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from lora_base_models import (
     BLOCK,
-    ROWS,
     draw_adapters,
     last_logits,
     settings,
@@ -20,11 +19,18 @@ from lora_base_models import (
     write_merged,
     write_quantized,
 )
-from scheduled_requests import Outcome, PlanAndCalls, generate, poison, requests_over, scheduler_of
+from scheduled_requests import (
+    Outcome,
+    PlanAndCalls,
+    generate,
+    poison,
+    requests_over,
+    row_table_of,
+    scheduler_of,
+)
 
 from penstock.dialog import Sampling
 from penstock.runtime import CpuRuntime
-from penstock.runtime.row_table import RowTable
 from penstock.scheduler import NO_ADAPTER, NewSequence
 from tests.support.checkpoints.small_llama import CONTEXT, VOCAB, write_small_llama
 
@@ -174,7 +180,7 @@ def test_a_plan_with_adapters_gives_the_bits_of_its_calls(
     native: CpuRuntime, answers_alone: Outcome
 ) -> None:
     both = PlanAndCalls(native._backend)
-    runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
+    runtime = CpuRuntime(row_table_of(native), both, native.info, "")
     poison(runtime)
     outcome = generate(
         runtime, scheduler_of(runtime, max_num_batched_tokens=50), requests_over(VOCAB, 100), SLOTS

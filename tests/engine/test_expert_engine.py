@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lora_base_models import BLOCK, ROWS, last_logits, settings, start, write_merged
+from lora_base_models import last_logits, settings, start, write_merged
 from scheduled_requests import (
     Outcome,
     PlanAndCalls,
@@ -18,6 +18,7 @@ from scheduled_requests import (
     generate,
     poison,
     requests_over,
+    row_table_of,
     scheduler_of,
 )
 
@@ -28,11 +29,9 @@ from penstock.config import LoraSettings
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
 from penstock.runtime import CpuRuntime
 from penstock.runtime.memory import plan_memory
-from penstock.runtime.row_table import RowTable
 from penstock.scheduler import NO_ADAPTER
 from tests.support.checkpoints.lora_adapters import PREFIX, write_adapter
 from tests.support.checkpoints.small_moe import (
-    CONTEXT,
     HEAD_DIM,
     HEADS,
     KV_HEADS,
@@ -86,7 +85,7 @@ def test_the_plan_of_a_mixture_gives_the_bits_of_its_calls(
     native: CpuRuntime, answers_alone: Outcome
 ) -> None:
     both = PlanAndCalls(native._backend)
-    runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
+    runtime = CpuRuntime(row_table_of(native), both, native.info, "")
     poison(runtime)
     outcome = generate(
         runtime, scheduler_of(runtime, max_num_batched_tokens=50), requests_over(VOCAB, 100)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lora_base_models import BLOCK, ROWS, settings, start
+from lora_base_models import settings, start
 from scheduled_requests import (
     Outcome,
     PlanAndCalls,
@@ -17,14 +17,13 @@ from scheduled_requests import (
     generate,
     poison,
     requests_over,
+    row_table_of,
     scheduler_of,
 )
 
 from penstock.runtime import CpuRuntime
 from penstock.runtime.memory import plan_memory
-from penstock.runtime.row_table import RowTable
 from tests.support.checkpoints.small_gpt_oss import (
-    CONTEXT,
     VOCAB,
     write_small_gpt_oss,
     write_small_gpt_oss_gguf,
@@ -81,7 +80,7 @@ def test_it_answers_the_same_in_every_way(
 
 def test_its_plan_gives_the_bits_of_its_calls(native: CpuRuntime, answers_alone: Outcome) -> None:
     both = PlanAndCalls(native._backend)
-    runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
+    runtime = CpuRuntime(row_table_of(native), both, native.info, "")
     poison(runtime)
     outcome = generate(
         runtime, scheduler_of(runtime, max_num_batched_tokens=50), requests_over(VOCAB, 100)

@@ -7,14 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scheduled_requests import Outcome, PlanAndCalls, Request, generate, poison, requests_over
+from scheduled_requests import (
+    Outcome,
+    PlanAndCalls,
+    Request,
+    generate,
+    poison,
+    requests_over,
+    row_table_of,
+)
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, read_environment
 from penstock.dialog import Sampling
 from penstock.models.hub.sources import files_at, resolve_model
 from penstock.runtime import CpuRuntime, start_runtime
-from penstock.runtime.row_table import RowTable
 from penstock.scheduler import Scheduler
 from tests.support.checkpoints.small_llama import CONTEXT, VOCAB, write_small_llama
 
@@ -40,6 +47,7 @@ def scheduler(runtime: CpuRuntime, **options: int | bool) -> Scheduler:
         "max_model_len": runtime.info.max_model_len,
         "max_num_seqs": ROWS,
         "max_num_batched_tokens": runtime.info.max_model_len,
+        "tells_prompts_apart": runtime.info.tells_prompts_apart,
     }
     return Scheduler(**(sizes | options))  # type: ignore[arg-type]
 
@@ -127,7 +135,7 @@ def test_a_recorded_plan_equals_its_kernel_calls(
     native: CpuRuntime, answers_alone: Outcome
 ) -> None:
     both = PlanAndCalls(native._backend)
-    runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
+    runtime = CpuRuntime(row_table_of(native), both, native.info, "")
     poison(runtime)
     outcome = generate(
         runtime, scheduler(runtime, max_num_batched_tokens=50), requests_over(VOCAB, 100)

@@ -231,5 +231,6 @@ def answers(runtime: CpuRuntime, rows: int, max_num_batched_tokens: int = CONTEX
         max_model_len=runtime.info.max_model_len,
         max_num_seqs=rows,
         max_num_batched_tokens=max_num_batched_tokens,
+        tells_prompts_apart=runtime.info.tells_prompts_apart,
     )
     return generate(runtime, scheduler, requests_over(VOCAB, 100)).answers

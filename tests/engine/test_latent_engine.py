@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lora_base_models import BLOCK, ROWS, settings, start
+from lora_base_models import settings, start
 from scheduled_requests import (
     Outcome,
     PlanAndCalls,
@@ -17,6 +17,7 @@ from scheduled_requests import (
     generate,
     poison,
     requests_over,
+    row_table_of,
     scheduler_of,
 )
 
@@ -27,9 +28,8 @@ from penstock.config import LoraSettings
 from penstock.models.families.registry import spec_of_folder
 from penstock.runtime import CpuRuntime
 from penstock.runtime.memory import plan_memory
-from penstock.runtime.row_table import RowTable
 from tests.support.checkpoints.lora_adapters import PREFIX, write_adapter
-from tests.support.checkpoints.small_latent import CONTEXT, VOCAB, write_small_latent
+from tests.support.checkpoints.small_latent import VOCAB, write_small_latent
 
 WAYS: dict[str, dict[str, Any]] = {
     "chunked": {"max_num_batched_tokens": 5},
@@ -79,7 +79,7 @@ def test_the_plan_of_latent_attention_gives_the_bits_of_its_calls(
     native: CpuRuntime, answers_alone: Outcome
 ) -> None:
     both = PlanAndCalls(native._backend)
-    runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
+    runtime = CpuRuntime(row_table_of(native), both, native.info, "")
     poison(runtime)
     outcome = generate(
         runtime, scheduler_of(runtime, max_num_batched_tokens=50), requests_over(VOCAB, 100)

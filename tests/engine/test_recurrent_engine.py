@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lora_base_models import BLOCK, ROWS, settings, start
+from lora_base_models import ROWS, settings, start
 from scheduled_requests import (
     Outcome,
     PlanAndCalls,
@@ -17,6 +17,7 @@ from scheduled_requests import (
     generate,
     poison,
     requests_over,
+    row_table_of,
     scheduler_of,
 )
 
@@ -24,10 +25,9 @@ from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.runtime import CpuRuntime
 from penstock.runtime.memory import plan_memory
-from penstock.runtime.row_table import RowTable
 from penstock.runtime.state_memory import SNAPSHOTS_PER_ROW
 from penstock.runtime.state_rows import StateTable
-from tests.support.checkpoints.small_hybrid import CONTEXT, VOCAB, write_small_hybrid
+from tests.support.checkpoints.small_hybrid import VOCAB, write_small_hybrid
 
 WAYS: dict[str, dict[str, Any]] = {
     "batched": {},
@@ -94,7 +94,7 @@ def test_the_plan_of_a_recurrent_model_gives_the_bits_of_its_calls(
     native: CpuRuntime, answers_alone: Outcome
 ) -> None:
     both = PlanAndCalls(native._backend)
-    rows = RowTable(ROWS, CONTEXT, BLOCK, states=StateTable(ROWS))
+    rows = row_table_of(native, states=StateTable(ROWS))
     runtime = CpuRuntime(rows, both, native.info, "")
     poison(runtime)
     scheduler = scheduler_of(runtime, max_num_batched_tokens=50)

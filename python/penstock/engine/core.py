@@ -121,6 +121,7 @@ class EngineCore:
             max_drafts=facts.max_drafts,
             cpu_cache=CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
             state_snapshots=facts.state_snapshots,
+            tells_prompts_apart=facts.tells_prompts_apart,
         )
         info = EngineInfo(
             model_id=facts.model_id,

@@ -4,7 +4,7 @@ The text is cut into chunks of 512 tokens, each computed alone. Only the second 
 counts, as in llama.cpp's `llama-perplexity --kl-divergence`, so that figures for the same file and
 text are comparable. The base is computed in float32 with a float32 cache: the rounding of a
 half-precision cache and of attention over it counts too (llama.cpp's base uses the same cache as
-the model compared with it).
+the model compared with it). All tokens are prompt tokens.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.config.weight_types import WeightForm
+from penstock.kernels.isa.instruction_sets import IsaSelection
 from penstock.kernels.native import NativeOps, Pool
 from penstock.kernels.step_inputs import CacheDtype, LayerCache, StepInputs
 from penstock.models.decoder.decoder import Decoder
@@ -48,14 +49,15 @@ class Scorer:
         cache_dtype: CacheDtype,
         threads: int,
         form: WeightForm | None = None,
+        isas: IsaSelection | None = None,
     ) -> None:
-        """Load the decoder. Raises ModelError if the files cannot be read, or if layers have other
-        states than keys and values."""
+        """Load the decoder. `isas`: None for the widest ISA of the CPU. Raises ModelError if the
+        files cannot be read, or if layers have other states than keys and values."""
         model = load_model(files_at(path, path.stem), dtype, form=form, threads=threads)
         spec = model.spec
         if any(layer.mixer is not None for layer in spec.layers):
             raise ModelError(f"{path}: quality is measured for layers with attention only")
-        self._ops = NativeOps.eager(Pool(threads))
+        self._ops = NativeOps.eager(Pool(threads), isas)
         shape = (CHUNK // BLOCK, spec.num_kv_heads, spec.head_dim, BLOCK)
         self._caches: list[LayerCache[Any]] = [
             self._ops.new_cache(shape, cache_dtype) for _ in spec.layers
@@ -65,6 +67,7 @@ class Scorer:
     def log_probabilities(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
         """Return log probabilities [T, V] of the second half's rows."""
         count = len(tokens)
+        sampled = np.arange(count // 2, count - 1, dtype=np.int32)
         places = np.arange(count, dtype=np.int32)
         inputs = StepInputs(
             tokens=tokens,
@@ -73,7 +76,9 @@ class Scorer:
             query_starts=np.array([0, count], np.int32),
             context_lens=np.array([count], np.int32),
             block_tables=np.arange(count // BLOCK, dtype=np.int32)[None],
-            sample_rows=places[count // 2 : -1].copy(),
+            sample_rows=sampled,
+            is_prompt=np.ones(count, np.int32),
+            sampled_is_prompt=np.ones(len(sampled), np.int32),
         )
         logits = self._decoder.forward(self._ops, inputs, self._caches).astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)

@@ -61,6 +61,11 @@ class Backend(SamplingOps, Protocol):
         """Memory of the activations of one step, in bytes."""
 
     @property
+    def tells_prompts_apart(self) -> bool:
+        """Whether prompt tokens have another arithmetic than generated tokens, so that the inputs
+        of a step should say which tokens these are."""
+
+    @property
     def adapters(self) -> RuntimeAdapters | None:
         """The adapter slots, or None without LoRA settings."""
 

@@ -46,6 +46,7 @@ from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
 from penstock.runtime.own_adapters import with_own_adapters
+from penstock.runtime.prompt_rows import PromptTable
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.state_rows import StateTable
@@ -261,6 +262,7 @@ def cpu_runtime(
         settings.block_size,
         table,
         StateTable(memory.sizes.max_num_seqs) if model.spec.is_recurrent else None,
+        PromptTable(memory.sizes.max_num_seqs) if backend.tells_prompts_apart else None,
     )
     taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
     drafter = None if drafts is None else drafts.start(memory, rows, backend)
@@ -277,6 +279,7 @@ def cpu_runtime(
         state_snapshots=memory.states.snapshots if model.spec.is_recurrent else None,
         drafter=None if drafter is None else drafter.source,
         max_drafts=0 if drafter is None else settings.num_draft_tokens,
+        tells_prompts_apart=backend.tells_prompts_apart,
     )
     report = taken.formula() + model.load_note
     return CpuRuntime(rows, backend, info, report, drafter)

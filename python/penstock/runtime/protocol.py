@@ -35,6 +35,8 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     layers.
     `drafter`: the source of draft tokens that the runtime proposes itself; None: it proposes none.
     `max_drafts`: most draft tokens that it proposes for a sequence in a step.
+    `tells_prompts_apart`: prompt tokens have another arithmetic than generated tokens, so a KV
+    block of generated tokens cannot serve as one of prompt tokens.
     """
 
     model_id: str
@@ -52,6 +54,7 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     state_snapshots: int | None = None
     drafter: DraftSource | None = None
     max_drafts: int = 0
+    tells_prompts_apart: bool = False
 
 
 class Masks(Protocol):

@@ -22,6 +22,7 @@ from penstock.runtime.logits_processors import LogitsProcessorTable, RowLogitsPr
 from penstock.runtime.media_rows import MediaTable
 from penstock.runtime.min_tokens import FilledMasks, apply_min_tokens
 from penstock.runtime.packed_positions import packed_positions
+from penstock.runtime.prompt_rows import PromptTable
 from penstock.runtime.sample_rows import sample_rows_of
 from penstock.runtime.state_rows import StateTable
 from penstock.scheduler.types import NO_ADAPTER, Admit, Chunk, StepPlan
@@ -71,6 +72,7 @@ class RowTable:
 
     `media`: the media of the rows; None for a model that reads only text.
     `states`: the recurrent states of the rows; None for a model without recurrent layers.
+    `prompts`: the prompts of the rows; None for a backend that computes prompt tokens like others.
 
     Arrays that depend only on the rows of a step are kept for the next step. Between two steps, the
     weights of the model displace these arrays and this code from the processor's caches, so every
@@ -84,10 +86,12 @@ class RowTable:
         block_size: int,
         media: MediaTable | None = None,
         states: StateTable | None = None,
+        prompts: PromptTable | None = None,
     ) -> None:
         self._block_size = block_size
         self._media = media
         self._states = states
+        self._prompts = prompts
         max_blocks = -(-max_model_len // block_size)
         self._tokens = np.zeros((max_num_seqs, max_model_len), np.int32)
         self._tables = np.zeros((max_num_seqs, max_blocks), np.int32)
@@ -234,6 +238,11 @@ class RowTable:
         first one of a token with three."""
         return positions if self._media is None else self._media.times(token_rows, positions)
 
+    def prompt_flags(self, token_rows: Index, positions: Ints) -> Ints | None:
+        """Return whether the token at each of `positions` [T] of `token_rows` [T] is a prompt
+        token; None if the backend computes all tokens alike. See `PromptTable`."""
+        return None if self._prompts is None else self._prompts.flags(token_rows, positions)
+
     def rope_shifts(self, rows: list[int]) -> Ints:
         """Return for each of `rows` the number that is added to cache positions for RoPE; see
         `MediaTable`."""
@@ -320,6 +329,7 @@ class RowTable:
         states: StateRows[Ints] | None,
     ) -> StepInputs[Ints]:
         token_adapters, sample_adapters = (None, None) if adapters is None else adapters
+        is_prompt = self.prompt_flags(token_rows, positions)
         return StepInputs(
             tokens=self.tokens_at(token_rows, positions),
             positions=rope_positions,
@@ -332,6 +342,8 @@ class RowTable:
             sampled_adapters=sample_adapters,
             media=media,
             states=states,
+            is_prompt=is_prompt,
+            sampled_is_prompt=None if is_prompt is None else is_prompt[sample_rows],
         )
 
     def _adapters_of_rows(self) -> GroupedRows | None:
@@ -369,6 +381,8 @@ class RowTable:
         self._logits_processors.admit(self._tokens[row, :length], admit)
         if self._media is not None:
             self._media.admit(admit)
+        if self._prompts is not None:
+            self._prompts.admit(admit)
 
     def _set_sampling(self, row: int, sampling: Sampling) -> None:
         """Store the sampling parameters of a row. A temperature of None becomes 1; any other

@@ -28,6 +28,7 @@ class BlockCache:
     later.
     `snapshots`: the snapshots of recurrent states. With them, a prefix is found only up to a
     position that has a snapshot. None if the model has no recurrent layers.
+    `tells_prompts_apart`: blocks of prompt tokens and of generated tokens have different contents.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class BlockCache:
         secret: bytes | None = None,
         cpu_cache: CpuKvCacheIndex | None = None,
         snapshots: StateSnapshots | None = None,
+        tells_prompts_apart: bool = False,
     ) -> None:
+        self._tells_prompts_apart = tells_prompts_apart
         self.cpu_cache = cpu_cache or CpuKvCacheIndex()
         self.pool = BlockPool(num_blocks)
         self.index = PrefixIndex(num_blocks, secret)
@@ -314,7 +317,16 @@ class BlockCache:
         for position in range(len(keys) - 1, count):
             content = sequence.tokens[position * size : (position + 1) * size]
             media = media_key(sequence.media, position * size, size) if sequence.media else b""
-            keys.append(self.index.child(keys[position], content, media))
+            generated = self._count_generated(sequence, position)
+            keys.append(self.index.child(keys[position], content, media, generated))
+
+    def _count_generated(self, sequence: Sequence, position: int) -> int:
+        """Return the number of tokens in block `position` of a sequence that are computed as
+        generated tokens; 0 if all tokens are computed alike."""
+        if not self._tells_prompts_apart:
+            return 0
+        prompt = sequence.prompt_tokens - position * self.block_size
+        return self.block_size - min(max(prompt, 0), self.block_size)
 
     def _break_promises(self, sequence: Sequence) -> None:
         for key in sequence.keys[sequence.published + 1 :]:

@@ -1,11 +1,12 @@
 """The index of the prefix cache: finds KV blocks by the content of all tokens up to their end.
 
-The key of a block is a keyed hash of the key of the block before it, of its own token ids and of
-the media that its tokens belong to. The root key is a hash of the salt, the adapter revision and
-the number of changes of the weights. So equal keys imply equal prefixes, equal media, equal weights
-of model and adapter, and equal salts. An attacker who
-does not know the secret of the index cannot make two prefixes collide. The index does not know
-which sequences hold a block.
+The key of a block is a keyed hash of the key of the block before it, of its own token ids, of the
+media that its tokens belong to and, if prompt tokens are computed in another way than generated
+ones, of the number of its generated tokens, which are its last ones. The root key is a hash of the
+salt, the adapter revision and the number of changes of the weights. So equal keys imply equal
+prefixes, equal media, equal weights of model and adapter, and equal salts. An attacker who does not
+know the secret of the index cannot make two prefixes collide. The index does not know which
+sequences hold a block.
 """
 
 from __future__ import annotations
@@ -43,11 +44,15 @@ class PrefixIndex:
         content = weights + len(revision).to_bytes(4, "little") + revision + salt
         return blake2b(content, key=self._secret, digest_size=_KEY_BYTES, person=b"root").digest()
 
-    def child(self, parent: Key, token_ids: array[int], media: bytes = b"") -> Key:
+    def child(
+        self, parent: Key, token_ids: array[int], media: bytes = b"", generated: int = 0
+    ) -> Key:
         """Return the key of a full block of `token_ids` (typecode "i") that follows the block with
-        the key `parent`. `media`: identifies the media in the block."""
+        the key `parent`. `media`: identifies the media in the block. `generated`: the number of its
+        last tokens that were computed as generated tokens."""
         content = parent + token_ids.tobytes() + media
-        return blake2b(content, key=self._secret, digest_size=_KEY_BYTES).digest()
+        person = b"generated" + generated.to_bytes(4, "little") if generated else b""
+        return blake2b(content, key=self._secret, digest_size=_KEY_BYTES, person=person).digest()
 
     def find(self, key: Key) -> int | None:
         """Return the block that holds the prefix `key`, or None."""

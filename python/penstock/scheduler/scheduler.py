@@ -46,6 +46,7 @@ class Scheduler:
     `secret`: the key of the prefix hash; None generates one.
     `state_snapshots`: number of snapshots of recurrent states, without which a model with recurrent
     layers finds no cached prefix; None if the model has no recurrent layers.
+    `tells_prompts_apart`: see `RuntimeInfo`.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Scheduler:
         cpu_cache: CpuKvCacheIndex | None = None,
         secret: bytes | None = None,
         state_snapshots: int | None = None,
+        tells_prompts_apart: bool = False,
     ) -> None:
         assert min(num_blocks, block_size, max_model_len, max_num_seqs, max_num_batched_tokens) > 0
         self._keeps_cache = not no_kv_cache
@@ -81,6 +83,7 @@ class Scheduler:
             secret=secret,
             cpu_cache=cpu_cache,
             snapshots=self._snapshots,
+            tells_prompts_apart=tells_prompts_apart,
         )
         self._is_recurrent = state_snapshots is not None
         self._queues = SequenceQueues(self._cache, max_num_seqs)

@@ -34,6 +34,8 @@ from penstock.scheduler import (
 from penstock.scheduler.sequence import Sequence as Tenant
 
 VOCAB = 50
+GENERATED = b"generated"
+"""Part of the digest of a generated token in a runtime that tells prompts apart."""
 
 
 def digest(before: bytes, token: int, embedding: bytes = b"") -> bytes:
@@ -127,8 +129,10 @@ def answer_alone(
     guide: ScriptedGuide | None = None,
     vocab: int = VOCAB,
     media: Sequence[MediaSpan] = (),
+    kind: bytes = b"",
 ) -> list[int]:
-    """Return the answer to a request, computed without a scheduler."""
+    """Return the answer to a request, computed without a scheduler. `kind`: part of the digest of
+    generated tokens."""
     state, rows = b"", embeddings(media)
     for position, token in enumerate(prompt):
         state = digest(state, token, rows.get(position, b""))
@@ -136,7 +140,7 @@ def answer_alone(
     if guide is not None and max_tokens:
         answer += guide.force(max_tokens - 1, stops)
         for token in answer:
-            state = digest(state, token)
+            state = digest(state, token, kind)
     while len(answer) < max_tokens:
         token = token_of(state, vocab)
         if guide is not None and guide.only is not None:
@@ -150,13 +154,14 @@ def answer_alone(
         if guide is not None and guide.ended:
             break
         for token in new:
-            state = digest(state, token)
+            state = digest(state, token, kind)
     return answer
 
 
 @dataclass
 class Row:
     tokens: list[int]
+    prompt_tokens: int
     is_scored: bool
     media: tuple[MediaRun, ...] = ()
     blocks: list[int] = field(default_factory=list)
@@ -176,7 +181,9 @@ class FakeRuntime:
         vocab: int = VOCAB,
         states: FakeStates | None = None,
         drafter: FakeDrafter | None = None,
+        tells_prompts_apart: bool = False,
     ) -> None:
+        self.kind = GENERATED if tells_prompts_apart else b""
         self.drafter = drafter
         self.states = states
         self.cache: list[list[bytes | None]] = [[None] * block_size for _ in range(num_blocks)]
@@ -228,7 +235,8 @@ class FakeRuntime:
         for admit in plan.admissions:
             assert admit.row not in self.rows, "a row has two tenants"
             is_scored = admit.prompt_logprobs is not None
-            self.rows[admit.row] = Row(list(admit.token_ids), is_scored, admit.media)
+            tokens = list(admit.token_ids)
+            self.rows[admit.row] = Row(tokens, admit.prompt_tokens, is_scored, admit.media)
         for append in plan.blocks:
             self.rows[append.row].blocks.extend(append.blocks)
         for forced in plan.forced:
@@ -283,7 +291,7 @@ class FakeRuntime:
         def right(count: int) -> list[int]:
             tokens, after = [row.tokens[-1]], state
             for _ in range(count):
-                after = digest(after, tokens[-1])
+                after = digest(after, tokens[-1], self.kind)
                 tokens.append(self._draw(after, tokens[-1]))
             return tokens[1:]
 
@@ -326,7 +334,8 @@ class FakeRuntime:
             state = before
         for position in range(chunk.start, len(tokens)):
             block, offset = divmod(position, self.block_size)
-            state = digest(state, tokens[position], rows.get(position, b""))
+            kind = self.kind if position >= row.prompt_tokens else b""
+            state = digest(state, tokens[position], rows.get(position, kind))
             after.append(state)
             place = (row.blocks[block], offset)
             assert place not in written, "two chunks write to one place"
@@ -354,6 +363,7 @@ class Harness:
     state_tile: int = 0
     max_drafts: int = 0
     wrong_every: int = 0
+    tells_prompts_apart: bool = False
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(
@@ -371,6 +381,7 @@ class Harness:
             state_snapshots=self.state_snapshots,
             drafter="draft_model" if self.max_drafts else None,
             max_drafts=self.max_drafts,
+            tells_prompts_apart=self.tells_prompts_apart,
         )
         self.drafter = FakeDrafter(self.max_drafts, self.wrong_every)
         budget = max(self.max_num_batched_tokens, self.max_model_len if self.no_kv_cache else 0)
@@ -383,6 +394,7 @@ class Harness:
             vocab=self.vocab,
             states=self._states(),
             drafter=self.drafter if self.max_drafts else None,
+            tells_prompts_apart=self.tells_prompts_apart,
         )
         self.runtime.sequence_of = self._sequence_of
         self.answers: dict[str, list[int]] = {}

@@ -21,13 +21,16 @@ def test_a_key_depends_on_parent_tokens_salt_adapter_and_secret() -> None:
     others = [
         index.child(root, tokens(2, 1)),
         index.child(root, tokens(1, 2, 0)),
+        index.child(root, tokens(1, 2), b"media"),
+        index.child(root, tokens(1, 2), generated=1),
+        index.child(root, tokens(1, 2), generated=2),
         index.child(key, tokens(1, 2)),
         index.child(index.root(b"tenant"), tokens(1, 2)),
         index.child(index.root(b"", "tenant"), tokens(1, 2)),
         index.child(index.root(b"ant", "ten"), tokens(1, 2)),
         PrefixIndex(4, b"other").child(root, tokens(1, 2)),
     ]
-    assert len({key, *others}) == 8
+    assert len({key, *others}) == 11
 
 
 def test_two_indexes_do_not_share_a_secret() -> None:

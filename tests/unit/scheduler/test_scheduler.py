@@ -156,6 +156,32 @@ def test_salts_keep_prefixes_apart() -> None:
     assert harness.cached["b"] == 0
 
 
+@pytest.mark.parametrize(("apart", "cached"), [(False, 36), (True, 28)])
+def test_an_answer_is_found_as_a_prompt_unless_prompts_are_told_apart(
+    apart: bool, cached: int
+) -> None:
+    """The second turn of a conversation has the prompt, the answer and a further message."""
+    harness = Harness(block_size=4, tells_prompts_apart=apart)
+    harness.submit("a", PROMPT)
+    harness.run()
+    prompt = [*PROMPT, *harness.answers["a"], 1, 2, 3]
+    harness.submit("b", prompt)
+    harness.run()
+    assert harness.cached["b"] == cached
+    assert harness.answers["b"] == answer_alone(prompt, 8, NO_STOPS, kind=harness.runtime.kind)
+
+
+def test_a_preempted_request_finds_its_generated_blocks_if_prompts_are_told_apart() -> None:
+    harness = Harness(num_blocks=8, block_size=4, max_model_len=32, tells_prompts_apart=True)
+    for id in "ab":
+        harness.submit(id, [ord(id)] * 8, max_tokens=20)
+    harness.run()
+    assert harness.scheduler.gauges().preemptions > 0
+    for id in "ab":
+        right = answer_alone([ord(id)] * 8, 20, NO_STOPS, kind=harness.runtime.kind)
+        assert harness.answers[id] == right
+
+
 def test_a_request_waits_for_a_prefix_that_another_is_computing() -> None:
     harness = Harness(max_num_batched_tokens=64, block_size=4)
     for id in "abc":

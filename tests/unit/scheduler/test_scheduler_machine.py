@@ -30,6 +30,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_saves_per_step=st.sampled_from([1, 3, 100]),
         max_drafts=st.sampled_from([0, 1, 4, 15]),
         wrong_every=st.sampled_from([0, 1, 2, 7]),
+        tells_prompts_apart=st.booleans(),
     )
     def start(self, num_blocks: int, block_size: int, **options: object) -> None:
         self.harness = Harness(
@@ -112,7 +113,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.groups[id] = group
         room = harness.max_model_len - len(prompt)
         self.expected[id] = answer_alone(
-            prompt, min(max_tokens, room), stops, guides[1], harness.vocab, media
+            prompt,
+            min(max_tokens, room),
+            stops,
+            guides[1],
+            harness.vocab,
+            media,
+            harness.runtime.kind,
         )
         scored = prompt_logprobs is not None
         self.expected_scores[id] = scores_alone(prompt, media) if scored else []

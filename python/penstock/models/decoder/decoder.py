@@ -257,7 +257,7 @@ class Decoder(Generic[Tensor]):
         - `embedded`: the input of the per-layer inputs, of all tokens.
         - `rows`: the only tokens that are needed after the mixer of layer `gathering`; None: all.
         """
-        linear: LoraLinears[Tensor] = LoraLinears(ops, slots, inputs.adapters)
+        linear: LoraLinears[Tensor] = LoraLinears(ops, slots, inputs)
         rotation = self._rotation(ops, inputs)
         deep = () if inputs.media is None else inputs.media.deep
         for index in layers:
@@ -301,7 +301,7 @@ class Decoder(Generic[Tensor]):
             if read is not None:
                 read = step.ops.gather_rows(read, rows)
             stream.gather(rows)
-            step.linear.rows = step.inputs.sampled_adapters
+            step.linear.gather(step.inputs)
         x = self._communicator.all_reduce(layer.mixer.project(step, x))
         stream.add(self._post_norm(step.ops, x, layer.mixer_post_norm))
         if layer.altup is not None and read is not None:

@@ -29,19 +29,28 @@ class LoraLinears(Generic[Tensor]):
     - `numbers`: the name of each linear layer of the current decoder layer -> its number; see
       `lora_targets.linear_numbers`.
     - `rows`: the adapter slot of each token; None if no token uses an adapter.
+    - `is_prompt`: see `StepInputs`.
     """
 
     def __init__(
-        self, ops: Ops[Tensor], slots: AdapterSlots | None, rows: AdapterRows[Tensor] | None
+        self, ops: Ops[Tensor], slots: AdapterSlots | None, inputs: StepInputs[Tensor]
     ) -> None:
         self._ops = ops
         self._slots = slots
-        self.rows = rows
+        self.rows: AdapterRows[Tensor] | None = inputs.adapters
+        self.is_prompt = inputs.is_prompt
         self.numbers: Mapping[str, int] = {}
+
+    def gather(self, inputs: StepInputs[Tensor]) -> None:
+        """Compute the layers for the sampled tokens alone from now on."""
+        self.rows, self.is_prompt = inputs.sampled_adapters, inputs.sampled_is_prompt
 
     def __call__(self, x: Tensor, weight: Any, name: str) -> Tensor:
         """Return x times `weight`, the packed linear layer that `LoraBlock.linears` names."""
-        y = self._ops.linear(x, weight)
+        if self.is_prompt is None:
+            y = self._ops.linear(x, weight)
+        else:
+            y = self._ops.linear_by_kind(x, weight, self.is_prompt)
         if self._slots is None or self.rows is None:
             return y
         return self._ops.lora(x, y, self._slots, self.numbers[name], self.rows)

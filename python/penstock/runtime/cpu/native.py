@@ -25,6 +25,7 @@ from penstock.runtime.cpu.native_sampling import NativeSampling
 from penstock.runtime.cpu.native_tail import NativeTail
 from penstock.runtime.cpu.state_cache import StateCache
 from penstock.runtime.cpu.tail_inputs import is_gathered
+from penstock.runtime.cpu.token_kinds import all_alike, all_generated
 from penstock.runtime.media import TowerMedia, tower_media
 from penstock.runtime.memory import MemoryPlan
 from penstock.scheduler import MAX_DRAFT_TOKENS
@@ -111,6 +112,10 @@ class NativeBackend(NativeSampling):
         return int(self._plan.arena_bytes)
 
     @property
+    def tells_prompts_apart(self) -> bool:
+        return self._ops.tells_prompts_apart
+
+    @property
     def hidden(self) -> Floats | None:
         return self._hidden
 
@@ -119,7 +124,10 @@ class NativeBackend(NativeSampling):
         memory. Steps with and without adapters or media have separate plans, which use the same
         memory. Plans with media are recorded when they are first needed. If the last layers only
         read caches, a step that samples some of its tokens runs as two plans; see `NativeTail`.
-        While the inputs of linear layers are collected, steps run kernel by kernel."""
+        While the inputs of linear layers are collected, steps run kernel by kernel. Without
+        `inputs.is_prompt`, all tokens count as generated."""
+        if self.tells_prompts_apart != (inputs.is_prompt is not None):
+            inputs = all_generated(inputs) if self.tells_prompts_apart else all_alike(inputs)
         if self._collecting is not None:
             return self._collected_logits(self._collecting, inputs)
         tail = self._tail if inputs.adapters is None else self._adapter_tail
@@ -197,6 +205,7 @@ class NativeBackend(NativeSampling):
             adapters=slots is not None,
             media=media,
             states=self._decoder.spec.is_recurrent,
+            kinds=self.tells_prompts_apart,
         )
         given = recorder.inputs, self.caches, slots, self.states
         if self.mtp is None:

@@ -18,6 +18,7 @@ from penstock.models.decoder.predicting_head import (
 )
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.cpu.kv_cache import KvCache
+from penstock.runtime.cpu.token_kinds import all_alike
 from penstock.runtime.memory import MemoryPlan
 
 
@@ -68,7 +69,7 @@ class NativeMtp:
     def run(self, inputs: StepInputs[Ints], rows: Floats, index: Ints) -> tuple[Floats, Floats]:
         """Run the head; see `MtpRunner.run`. The logits of the target are then undefined."""
         self._rows[: len(rows)] = rows
-        given = replace(inputs, media=MediaRows(index, self._rows))
+        given = all_alike(replace(inputs, media=MediaRows(index, self._rows)))
         logits: Floats = self._plan.run(*plan_arguments(given))
         hidden: Floats = self._plan.kept(0)
         return logits, hidden

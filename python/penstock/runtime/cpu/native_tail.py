@@ -41,14 +41,16 @@ class NativeTail:
         self._streams: list[Any] = [
             np.zeros((samples, width), np.float32) for _ in range(decoder.num_streams)
         ]
-        adapted = slots is not None
-        recorder = ops.recorder(tokens, rows, samples, blocks, adapters=adapted)
+        adapted, kinds = slots is not None, ops.tells_prompts_apart
+        recorder = ops.recorder(tokens, rows, samples, blocks, adapters=adapted, kinds=kinds)
         first, *others = decoder.trunk(recorder, recorder.inputs, caches, slots)
         for other in others:
             recorder.keep(other)
         self._trunk = _finish(recorder, first, shared)
         carrier = MediaRows(np.empty(0, np.int32), self._streams[0])
-        recorder = ops.recorder(samples, samples, samples, blocks, adapters=adapted, media=carrier)
+        recorder = ops.recorder(
+            samples, samples, samples, blocks, adapters=adapted, media=carrier, kinds=kinds
+        )
         media = recorder.inputs.media
         assert media is not None
         streams = [recorder.gather_rows(rows, media.index) for rows in self._streams]

@@ -31,6 +31,8 @@ class ReferenceBackend:
     """A `Backend` with the reference ops. `memory`: the sizes for which it is built. Raises
     ModelError if the weights cannot be read."""
 
+    tells_prompts_apart = False
+
     def __init__(
         self,
         model: LoadedModel,

@@ -35,6 +35,8 @@ def tail_inputs(inputs: StepInputs[Ints]) -> StepInputs[Ints]:
         sample_rows=np.arange(count, dtype=np.int32),
         adapters=adapters,
         sampled_adapters=adapters,
+        is_prompt=inputs.sampled_is_prompt,
+        sampled_is_prompt=inputs.sampled_is_prompt,
     )
 
 

@@ -51,6 +51,7 @@ class TransformersBackend(NativeSampling):
     adapters = None
     media = None
     hidden = None
+    tells_prompts_apart = False
     mtp = None
 
     def __init__(

@@ -28,6 +28,8 @@ def row_inputs(
     query_starts, positions = packed_positions(starts, lengths)
     token_rows = np.repeat(rows, lengths)
     context_lens = starts + lengths
+    sample_rows = query_starts[1:][samples] - np.int32(1)
+    is_prompt = table.prompt_flags(token_rows, positions)
     return StepInputs(
         tokens=table.tokens_at(token_rows, positions),
         positions=positions,
@@ -35,7 +37,9 @@ def row_inputs(
         query_starts=query_starts,
         context_lens=context_lens,
         block_tables=table.block_tables(rows, int(context_lens.max())),
-        sample_rows=query_starts[1:][samples] - np.int32(1),
+        sample_rows=sample_rows,
+        is_prompt=is_prompt,
+        sampled_is_prompt=None if is_prompt is None else is_prompt[sample_rows],
     )
 
 
