@@ -67,8 +67,10 @@ class KernelSet:
         maximum rows per call (ascending; None: no limit) and an ISA. This ISA serves calls of up
         to that many rows if it gives the same bits as the family's ISA above; otherwise the
         family's ISA serves them.
+    `prompts`: ISA with tiles that multiplies prompt tokens by integer weights ("round_rows",
+        "linear_prompt"); "" for none.
 
-    Raises ValueError for an ISA that the machine lacks.
+    Raises ValueError for an ISA that the machine lacks, and for `prompts` without tiles.
     """
 
     def __init__(
@@ -77,9 +79,12 @@ class KernelSet:
         attention: str = "",
         other: str = "",
         by_rows: Mapping[str, Sequence[tuple[int | None, str]]] = {},
+        prompts: str = "",
     ) -> None: ...
     @property
     def isa(self) -> str: ...
+    @property
+    def prompts(self) -> str: ...
     def serves(
         self,
         family: str,
@@ -252,6 +257,8 @@ class PackedLinear:
     @property
     def quantized_row_bytes(self) -> int: ...
     @property
+    def bf16_row_bytes(self) -> int: ...
+    @property
     def rounded_row_bytes(self) -> int:
         """Bytes of an activation row in the formats that dense parts multiply; 0 if they multiply
         float32."""
@@ -297,9 +304,12 @@ class Recorder:
         integers: Sequence[int] = (),
         reals: Sequence[float] = (),
         object: PackedLinear | PackedExperts | None = None,
+        flags: PlanTensor | None = None,
+        value: int = 0,
     ) -> None:
         """Record one kernel call. An array is a constant, or a cache that the kernel updates; the
         plan keeps the array alive. csrc/bind/call/signature.cc lists each kernel's arguments.
+        `flags`: an input of zeros and ones; the call computes the rows whose flag is `value`.
 
         Raises RuntimeError if the call reads a tensor that no recorded call has written.
         """
