@@ -10,6 +10,7 @@ namespace {
 struct ExactDot {
     static constexpr int kVectors = kPackedTileRows / kLanes;
     static constexpr int kStepWords = 1;
+    static constexpr int kCentre = 0;
     using Weight = Words;
     using Sum = I32;
 

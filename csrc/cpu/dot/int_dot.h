@@ -16,10 +16,11 @@
 //   Dot<bits>: weights are 0 .. 2^bits - 1 (bits 4, 6 or 8); a group is 4 or 8 words.
 //     kVectors                vectors of a packed tile whose accumulators fit the registers
 //     kStepWords              words of a step, 1 or 2
+//     kCentre                 number that is subtracted from each weight
 //     Weight prepare(Words)   converts a word of weights for mac
 //     Sum                     accumulators of one group
 //     mac<step>(Sum&, w, x)   adds a step: Weights and Words of activations; step 0 resets the Sum
-//     finish(Sum) -> I32      sum of q * x over the group
+//     finish(Sum) -> I32      sum of (q - kCentre) * x over the group
 #pragma once
 
 #include "cpu/pack/packed_tile.h"

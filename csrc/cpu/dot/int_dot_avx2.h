@@ -90,6 +90,7 @@ template <>
 struct Dot<4> {
     static constexpr int kVectors = 2;
     static constexpr int kStepWords = 1;
+    static constexpr int kCentre = 0;
     using Weight = Words;
     using Sum = Words;
 
@@ -111,6 +112,7 @@ template <>
 struct Dot<6> {
     static constexpr int kVectors = 2;
     static constexpr int kStepWords = 2;
+    static constexpr int kCentre = 0;
     using Weight = Words;
     using Sum = I32;
 
@@ -127,35 +129,32 @@ struct Dot<6> {
     PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
 };
 
-// 2 x 255 x 127 does not fit an int16, so the two nibbles are multiplied separately: this needs as
-// few multiplications as any exact method, and the additions between them run on every port.
+// 2 x 255 x 127 does not fit an int16, but 2 x 128 x 127 = 32512 does: the absolute value of q -
+// 128 is multiplied by an activation with the sign of q - 128.
 template <>
 struct Dot<8> {
-    static constexpr int kVectors = 1;
+    static constexpr int kVectors = 2;
     static constexpr int kStepWords = 1;
+    static constexpr int kCentre = 128;
     struct Weight {
-        __m256i low;
-        __m256i high;
+        __m256i size;
+        __m256i sign;
     };
-    struct Sum {
-        __m256i low;
-        __m256i high;
-    };
+    using Sum = I32;
 
-    PENSTOCK_INLINE Weight prepare(Words w) { return {low_nibbles(w).v, high_nibbles(w).v}; }
+    PENSTOCK_INLINE Weight prepare(Words w) {
+        const __m256i centred = _mm256_xor_si256(w.v, _mm256_set1_epi8(-128));
+        return {_mm256_abs_epi8(centred), centred};
+    }
 
     template <int step>
     PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[1], const Words (&x)[1]) {
-        const __m256i low = _mm256_maddubs_epi16(w[0].low, x[0].v);
-        const __m256i high = _mm256_maddubs_epi16(w[0].high, x[0].v);
-        sum.low = in_order(step == 0 ? low : _mm256_add_epi16(sum.low, low));
-        sum.high = in_order(step == 0 ? high : _mm256_add_epi16(sum.high, high));
+        const __m256i signs = _mm256_sign_epi8(x[0].v, w[0].sign);
+        const __m256i wide = widen_pairs(_mm256_maddubs_epi16(w[0].size, signs));
+        sum.v = in_order(step == 0 ? wide : _mm256_add_epi32(sum.v, wide));
     }
 
-    PENSTOCK_INLINE I32 finish(Sum sum) {
-        const __m256i high = _mm256_madd_epi16(sum.high, _mm256_set1_epi16(16));
-        return {_mm256_add_epi32(widen_pairs(sum.low), high)};
-    }
+    PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
 };
 
 #endif

@@ -75,6 +75,7 @@ constexpr bool kDotsAlike = false;
 struct SignedDot {
     static constexpr int kVectors = 1;
     static constexpr int kStepWords = 1;
+    static constexpr int kCentre = 0;
     using Weight = Words;
     struct Sum {
         I32 products;

@@ -30,6 +30,7 @@ struct UnpackedDot {
     static constexpr int kWordValues = 4;
     static constexpr int kStepWords = D::kStepWords;
     static constexpr bool kCentred = false;
+    static_assert(D::kCentre == 0);
     using Row = QuantizedUnit;
     using Sum = typename D::Sum;
 

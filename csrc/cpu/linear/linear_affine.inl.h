@@ -61,8 +61,14 @@ PENSTOCK_INLINE void group_dots(const uint8_t (&table)[kTableSize],
     });
 }
 
-// Whether minima are stored. `none`, `zero_point` (none, and the zero point is not 0) and `stored`
-// are constants at compile time, used for cases in which the speed justifies the code size; with
+// Returns the number that is multiplied by the sum of a group's values and added to its dot.
+template <Encoding kEncoding>
+PENSTOCK_INLINE int32_t zero_factor(const PackedMatrix& part) {
+    return Dot<quant_bits(kEncoding)>::kCentre - (part.stored_minimum ? 0 : part.zero_point);
+}
+
+// Whether minima are stored. `none`, `zero_point` (none, and zero_factor is not 0) and `stored` are
+// constants at compile time, used for cases in which the speed justifies the code size; with
 // `asked`, the part is read at run time.
 enum class Minima { none, zero_point, stored, asked };
 
@@ -78,7 +84,7 @@ multiply_packed_tiles(const PackedMatrix& part, const uint8_t* (&packed_tile)[kP
                                                : kPackedTiles * kPackedTileVectors;
     using Scales = PackedTileScales<kGroups>;
     const bool minimum = kMinima == Minima::asked ? part.stored_minimum : kMinima == Minima::stored;
-    const int32_t zero = minimum ? 0 : -part.zero_point;
+    const int32_t zero = zero_factor<kEncoding>(part);
     const ScaleForm form = part.scale_form;
     Scales scales[kPackedTiles];
     Scales minima[kPackedTiles];
@@ -142,7 +148,7 @@ constexpr int kFourRows = kRegisterRows < 4 ? kRegisterRows : 4;
 template <Encoding kEncoding, int kGroup>
 constexpr int kMaxRows =
     kGroup != kUnit ? (kEncoding == Encoding::affine6 ? kFourRows : 2)
-    : (kEncoding == Encoding::affine4 || kEncoding == Encoding::table4) && kBf16Pairs && !kTiles
+    : (kEncoding == Encoding::affine4 || is_table(kEncoding)) && kBf16Pairs && !kTiles
         ? kFourRows
         : kRegisterRows;
 
@@ -245,12 +251,24 @@ void multiply_format(const AffineOperands& operands, const LinearTask& task, Wor
             ? multiply_task<kEncoding, kUnit, Minima::stored>(operands, task, workspace)
             : multiply_task<kEncoding, kUnit, Minima::none>(operands, task, workspace);
     } else if constexpr (kEncoding == Encoding::affine8) {
-        !task.part->stored_minimum&& task.part->zero_point != 0
-            ? multiply_task<kEncoding, kUnit, Minima::zero_point>(operands, task, workspace)
-            : multiply_task<kEncoding, kUnit, Minima::asked>(operands, task, workspace);
+        const bool zero = zero_factor<kEncoding>(*task.part) != 0;
+        if (!task.part->stored_minimum && zero)
+            return multiply_task<kEncoding, kUnit, Minima::zero_point>(operands, task, workspace);
+        if constexpr (Dot<quant_bits(kEncoding)>::kCentre != 0) {
+            if (!task.part->stored_minimum)
+                return multiply_task<kEncoding, kUnit, Minima::none>(operands, task, workspace);
+        }
+        multiply_task<kEncoding, kUnit, Minima::asked>(operands, task, workspace);
     } else {
         multiply_task<kEncoding, kUnit, Minima::asked>(operands, task, workspace);
     }
+}
+
+template <Encoding kEncoding>
+void multiply_table(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
+    task.part->group == kUnit
+        ? multiply_task<kEncoding, kUnit, Minima::none>(operands, task, workspace)
+        : multiply_task<kEncoding, 16, Minima::none>(operands, task, workspace);
 }
 
 inline int linear_affine_phases(const Arguments&) {
@@ -269,10 +287,10 @@ inline void multiply_affine(const AffineOperands& operands, const LinearTask& ta
     switch (task.part->encoding) {
     case Encoding::affine4: multiply_format<Encoding::affine4>(operands, task, workspace); break;
     case Encoding::affine6: multiply_format<Encoding::affine6>(operands, task, workspace); break;
-    case Encoding::table4:
-        task.part->group == kUnit
-            ? multiply_task<Encoding::table4, kUnit, Minima::none>(operands, task, workspace)
-            : multiply_task<Encoding::table4, 16, Minima::none>(operands, task, workspace);
+    case Encoding::table4: multiply_table<Encoding::table4>(operands, task, workspace); break;
+    case Encoding::table4_narrow:
+        multiply_table<kDotsAlike ? Encoding::table4 : Encoding::table4_narrow>(operands, task,
+                                                                                workspace);
         break;
     default: multiply_format<Encoding::affine8>(operands, task, workspace); break;
     }

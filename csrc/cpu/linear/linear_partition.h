@@ -88,6 +88,7 @@ PENSTOCK_INLINE int64_t prefetch_min_rows(Encoding encoding) {
     switch (encoding) {
     case Encoding::affine4:
     case Encoding::table4:
+    case Encoding::table4_narrow:
     case Encoding::affine8: return kMinPrefetchRows;
     case Encoding::affine6:
     case Encoding::dense_f16: return 5;

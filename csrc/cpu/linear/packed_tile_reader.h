@@ -35,7 +35,7 @@ PENSTOCK_INLINE Words step_words(const uint8_t* quants, const uint8_t (&table)[k
         return load_words(rows + step * kQuantStepBytes);
     } else if constexpr (kEncoding == Encoding::affine4) {
         return nibble_words<step, p>(quants);
-    } else if constexpr (kEncoding == Encoding::table4) {
+    } else if constexpr (is_table(kEncoding)) {
         return table_lookup(table, nibble_words<step, p>(quants));
     } else {
         const Words top = load_words(rows + (4 + step / 4) * kQuantStepBytes);

@@ -43,7 +43,7 @@ PENSTOCK_INLINE void unpack_quants(const PackedMatrix& part, const uint8_t* word
     }
     if (part.encoding == Encoding::affine4)
         return;
-    if (part.encoding == Encoding::table4) {
+    if (is_table(part.encoding)) {
         for (int k = 0; k < kUnit; ++k)
             q[k] = part.table[q[k]];
         return;

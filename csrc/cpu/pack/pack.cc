@@ -66,6 +66,18 @@ bool fits_table(const MatrixSource& source, uint8_t (&table)[kTableSize]) {
     return true;
 }
 
+// Subtracts the least q of a table from all of them and from the zero point, if they then fit 6
+// bits: AVX2 multiplies these faster.
+void narrow_table(PackedMatrix& part) {
+    const uint8_t least = part.table[0];
+    if (part.table[kTableSize - 1] - least > 63)
+        return;
+    part.encoding = Encoding::table4_narrow;
+    part.zero_point -= least;
+    for (uint8_t& q : part.table)
+        q = static_cast<uint8_t>(q - least);
+}
+
 ScaleForm scale_form(const MatrixSource& source) {
     const int64_t count = source.rows * (source.depth / source.group);
     if (is_multiplier(source.scale_dtype)) {
@@ -98,6 +110,8 @@ PackedMatrix affine_part(const MatrixSource& source, Isa isa, Use use) {
     part.stored_minimum = source.minimum != nullptr;
     part.group = source.group;
     part.zero_point = part.stored_minimum ? 0 : source.zero_point;
+    if (part.encoding == Encoding::table4)
+        narrow_table(part);
     if (uses_paired_scales(source, part.encoding, isa, use)) {
         part.scale_form = ScaleForm::paired;
     }

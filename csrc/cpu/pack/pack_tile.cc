@@ -69,9 +69,11 @@ struct Tabled {
     static constexpr int64_t kSourceBytes = 32;
     std::array<uint8_t, 256> place{}; // index in the table of each q that the matrix has
 
-    explicit Tabled(const uint8_t (&table)[kTableSize]) {
+    // A table of few bits holds the q less as much as the zero point of the part is lower.
+    Tabled(const MatrixSource& source, const PackedMatrix& part) {
+        const int32_t subtracted = source.zero_point - part.zero_point;
         for (int i = 0; i < kTableSize; ++i)
-            place[table[i]] = static_cast<uint8_t>(i);
+            place[static_cast<size_t>(part.table[i] + subtracted)] = static_cast<uint8_t>(i);
     }
 
     void pack(const uint8_t* row, uint8_t* to) const {
@@ -314,7 +316,8 @@ void pack_tile(const MatrixSource& source, const PackedMatrix& part, int64_t pac
     switch (part.encoding) {
     case Encoding::affine4: pack_affine(Affine4{}, source, part, rows, to); break;
     case Encoding::affine6: pack_affine(Affine6{}, source, part, rows, to); break;
-    case Encoding::table4: pack_affine(Tabled{part.table}, source, part, rows, to); break;
+    case Encoding::table4:
+    case Encoding::table4_narrow: pack_affine(Tabled{source, part}, source, part, rows, to); break;
     case Encoding::affine8: pack_affine(Affine8{}, source, part, rows, to); break;
     case Encoding::dense_f32: pack_dense(source, rows, reinterpret_cast<uint32_t*>(to)); break;
     case Encoding::dense_f16: pack_dense(source, rows, reinterpret_cast<uint16_t*>(to)); break;

@@ -14,7 +14,8 @@
 //     affine4: 4 steps; byte j of step s holds k = 8 s + j (low nibble), 8 s + 4 + j (high);
 //     affine6: as affine4 for the low 4 bits, then 2 steps for the high 2: bits 2 i and 2 i + 1 of
 //       byte j of step h belong to k = 16 h + 4 i + j;
-//     table4: as affine4, but each nibble is the index of a q of 8 bits in the table of the matrix.
+//     table4: as affine4, but each nibble is the index of a q of 8 bits in the table of the matrix;
+//     table4_narrow: the same with q of 6 bits.
 // Scales and minima are f16, f32, or int8 multipliers of the f16 super values (two-level). They
 // always have the exact values of the source, and take little more memory than the source.
 //
@@ -51,6 +52,7 @@ enum class Encoding : uint8_t {
     affine6,
     affine8,
     table4,
+    table4_narrow,
     dense_f32,
     dense_f16,
     dense_bf16,
@@ -59,17 +61,26 @@ enum class Encoding : uint8_t {
 enum class ScaleForm : uint8_t { f16, f32, two_level, paired };
 
 constexpr bool is_affine(Encoding encoding) {
-    return encoding <= Encoding::table4;
+    return encoding <= Encoding::table4_narrow;
+}
+
+constexpr bool is_table(Encoding encoding) {
+    return encoding == Encoding::table4 || encoding == Encoding::table4_narrow;
 }
 
 // Returns the bits of a q of an affine encoding.
 constexpr int quant_bits(Encoding encoding) {
-    return encoding == Encoding::affine4 ? 4 : encoding == Encoding::affine6 ? 6 : 8;
+    switch (encoding) {
+    case Encoding::affine4: return 4;
+    case Encoding::affine6:
+    case Encoding::table4_narrow: return 6;
+    default: return 8;
+    }
 }
 
 // Returns the bytes of the quants of one unit of an affine packed tile.
 constexpr int64_t quant_bytes(Encoding encoding) {
-    const int stored = encoding == Encoding::table4 ? 4 : quant_bits(encoding);
+    const int stored = is_table(encoding) ? 4 : quant_bits(encoding);
     return kUnit * kPackedTileRows * stored / 8;
 }
 
@@ -86,7 +97,7 @@ struct PackedMatrix {
     bool stored_minimum = false;
     int32_t group = kUnit;
     int32_t zero_point = 0;
-    alignas(16) uint8_t table[kTableSize] = {}; // of table4: the q of each index
+    alignas(16) uint8_t table[kTableSize] = {}; // the q of each index, if is_table(encoding)
 };
 
 // A whole linear layer: matrices that share their input. Arguments::object points to a
