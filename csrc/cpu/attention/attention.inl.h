@@ -266,6 +266,14 @@ void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspac
     }
 }
 
+// Runs a task of phase 0. Not inlined: all kernels share this code.
+template <class Numerics>
+[[gnu::noinline]] void run_job(const Arguments& call, const Step& step, const Job& job,
+                               Workspace& workspace) {
+    Walk<Numerics> walk(call, step, job, workspace.data);
+    step.split ? walk.run_span() : walk.run_all();
+}
+
 // The kernels of one reach and form. `rounded`: whether also unshared heads over a float16 cache
 // have the arithmetic of shared heads.
 template <Reach reach, Form form = Form::grouped, bool rounded = false>
@@ -289,15 +297,12 @@ struct Kernels {
         if (phase == 1)
             return merge_spans(call, step, task, workspace);
         const Job job = find_job(step, task);
-        const auto walk = [&](auto numbers) {
-            Walk<decltype(numbers)> walk(call, step, job, workspace.data);
-            step.split ? walk.run_span() : walk.run_all();
-        };
         if (call.tensor[4].dtype == DType::i8)
-            return walk(Int8Numerics{});
+            return run_job<Int8Numerics>(call, step, job, workspace);
         if (call.tensor[4].dtype != DType::f16)
-            return walk(F32Numerics<float>{});
-        step.group > 1 || rounded ? walk(SharedHalves{}) : walk(F32Numerics<uint16_t>{});
+            return run_job<F32Numerics<float>>(call, step, job, workspace);
+        step.group > 1 || rounded ? run_job<SharedHalves>(call, step, job, workspace)
+                                  : run_job<F32Numerics<uint16_t>>(call, step, job, workspace);
     }
 
     static size_t workspace_bytes(const Arguments& call) {

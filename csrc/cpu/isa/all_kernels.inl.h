@@ -68,9 +68,6 @@ constexpr KernelTable kTable{{
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_ISA
 
-#define PENSTOCK_JOIN_(a, b) a##b
-#define PENSTOCK_JOIN(a, b) PENSTOCK_JOIN_(a, b)
-
 namespace penstock::cpu {
 const KernelTable& PENSTOCK_JOIN(kernels_, PENSTOCK_ISA)() {
     return PENSTOCK_ISA::kTable;

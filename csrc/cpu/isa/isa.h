@@ -13,8 +13,9 @@
 // include/penstock and headers whose functions are PENSTOCK_INLINE. It calls no inline or template
 // function of the standard library, except those that are constexpr and trivial: other such
 // functions, compiled here with wide instructions, could be linked in place of the baseline's copy.
-// all_kernels.inl.h includes the families; <isa>.cc defines the ISA and includes all_kernels.inl.h;
-// isa.cmake holds each file's flags. All other code is compiled for the baseline.
+// all_kernels.inl.h includes the families, product_kernels.inl.h those that differ from another
+// ISA's; <isa>.cc defines the ISA and includes one of them; isa.cmake holds each file's flags. All
+// other code is compiled for the baseline.
 #pragma once
 
 #include <array>
@@ -22,6 +23,9 @@
 #include <string_view>
 
 #include "penstock/kernel.h"
+
+#define PENSTOCK_JOIN_(a, b) a##b
+#define PENSTOCK_JOIN(a, b) PENSTOCK_JOIN_(a, b)
 
 namespace penstock::cpu {
 

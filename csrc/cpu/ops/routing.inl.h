@@ -276,13 +276,12 @@ PENSTOCK_INLINE void mix_sparsely(const Rule& rule, const float* logits, const B
     share[1] = 1.0f / sum_of_near(buffer.scores, rule.count, logits[chosen[1]], most);
 }
 
-template <Extra extra>
-void run(const Arguments& call, int, int64_t task, Workspace& workspace) {
+// Runs a task. `bias` and `expert_scale` may be null. Not inlined: all kernels share this code.
+[[gnu::noinline]] void route(const Arguments& call, int64_t task, Workspace& workspace,
+                             const float* bias, const float* expert_scale) {
     const TensorView &logits = call.tensor[0], &chosen = call.tensor[1], &shares = call.tensor[2];
     const Rule rule(call);
     const Buffers buffer(workspace.data, rule);
-    const float* own = extra == Extra::none ? nullptr : call.tensor[3].row<float>(0);
-    const float* bias = extra == Extra::bias ? own : nullptr;
     Tasks::each(task, logits.shape[0], work_of_row(call), [&](int64_t row) {
         const float* from = logits.row<float>(row);
         int32_t* choice = chosen.row<int32_t>(row);
@@ -299,10 +298,17 @@ void run(const Arguments& call, int, int64_t task, Workspace& workspace) {
         }
         for (int64_t c = 0; c < rule.per_token; ++c) {
             share[c] *= rule.scale;
-            if (extra == Extra::scale)
-                share[c] *= own[choice[c]];
+            if (expert_scale)
+                share[c] *= expert_scale[choice[c]];
         }
     });
+}
+
+template <Extra extra>
+void run(const Arguments& call, int, int64_t task, Workspace& workspace) {
+    const float* own = extra == Extra::none ? nullptr : call.tensor[3].row<float>(0);
+    route(call, task, workspace, extra == Extra::bias ? own : nullptr,
+          extra == Extra::scale ? own : nullptr);
 }
 
 } // namespace routing
