@@ -61,54 +61,44 @@ PENSTOCK_INLINE void store_bf16_pairs(uint16_t* p, Bf16Pairs a) {
 constexpr bool kBf16Pairs = true;
 
 struct Bf16Pairs {
-    uint16_t v[2 * kLanes];
+    I32 v; // the first bf16 in the low bits
 };
 
-PENSTOCK_INLINE float no_subnormal(float x) {
-    return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x;
+PENSTOCK_INLINE F32 no_subnormal(F32 x) {
+    const F32 zero = as_float(as_int(x) & as_int(broadcast(-0.0f)));
+    return select(less(abs(x), broadcast(0x1p-126f)), zero, x);
 }
 PENSTOCK_INLINE Bf16Pairs load_bf16_pairs(const uint16_t* p) {
-    Bf16Pairs pairs;
-    std::memcpy(pairs.v, p, sizeof pairs.v);
-    return pairs;
+    return {{loaded<IntHalf>(p), loaded<IntHalf>(p + 2 * kHalfLanes)}};
 }
 PENSTOCK_INLINE Bf16Pairs broadcast_bf16_pair(const uint16_t* p) {
-    Bf16Pairs pairs;
-    for (int i = 0; i < kLanes; ++i)
-        std::memcpy(pairs.v + 2 * i, p, 2 * sizeof *p);
-    return pairs;
+    int32_t pair;
+    std::memcpy(&pair, p, sizeof pair);
+    return {broadcast(pair)};
 }
-PENSTOCK_INLINE float add_bf16_product(float sum, uint16_t a, uint16_t b) {
-    const float x = no_subnormal(bf16_to_f32(a)), y = no_subnormal(bf16_to_f32(b));
-    return no_subnormal(__builtin_fmaf(x, y, no_subnormal(sum)));
+PENSTOCK_INLINE F32 add_bf16_product(F32 sum, I32 a, I32 b) {
+    const F32 x = no_subnormal(as_float(a)), y = no_subnormal(as_float(b));
+    return no_subnormal(fma(x, y, no_subnormal(sum)));
 }
-PENSTOCK_INLINE F32 add_bf16_pairs(F32 sum, const Bf16Pairs& a, const Bf16Pairs& b) {
-    for (int i = 0; i < kLanes; ++i) {
-        sum.v[i] = add_bf16_product(sum.v[i], a.v[2 * i + 1], b.v[2 * i + 1]);
-        sum.v[i] = add_bf16_product(sum.v[i], a.v[2 * i], b.v[2 * i]);
-    }
-    return sum;
+PENSTOCK_INLINE F32 add_bf16_pairs(F32 sum, Bf16Pairs a, Bf16Pairs b) {
+    const I32 second = shift_left<16>(broadcast(int32_t{0xffff}));
+    sum = add_bf16_product(sum, a.v & second, b.v & second);
+    return add_bf16_product(sum, shift_left<16>(a.v), shift_left<16>(b.v));
 }
 PENSTOCK_INLINE void round_bf16(uint16_t* p, F32 a) {
-    for (int i = 0; i < kLanes; ++i)
-        p[i] = f32_to_bf16(no_subnormal(a.v[i]));
+    store_bf16(p, no_subnormal(a));
 }
-PENSTOCK_INLINE Bf16Pairs adjacent_bf16(const F32& a, const F32& b) {
-    Bf16Pairs pairs;
-    round_bf16(pairs.v, a);
-    round_bf16(pairs.v + kLanes, b);
-    return pairs;
+PENSTOCK_INLINE Bf16Pairs adjacent_bf16(F32 a, F32 b) {
+    uint16_t lanes[2 * kLanes];
+    round_bf16(lanes, a);
+    round_bf16(lanes + kLanes, b);
+    return load_bf16_pairs(lanes);
 }
-PENSTOCK_INLINE Bf16Pairs interleaved_bf16(const F32& a, const F32& b) {
-    Bf16Pairs pairs;
-    for (int i = 0; i < kLanes; ++i) {
-        pairs.v[2 * i] = f32_to_bf16(no_subnormal(a.v[i]));
-        pairs.v[2 * i + 1] = f32_to_bf16(no_subnormal(b.v[i]));
-    }
-    return pairs;
+PENSTOCK_INLINE Bf16Pairs interleaved_bf16(F32 a, F32 b) {
+    return {narrow_bf16(no_subnormal(a)) | shift_left<16>(narrow_bf16(no_subnormal(b)))};
 }
-PENSTOCK_INLINE void store_bf16_pairs(uint16_t* p, const Bf16Pairs& a) {
-    std::memcpy(p, a.v, sizeof a.v);
+PENSTOCK_INLINE void store_bf16_pairs(uint16_t* p, Bf16Pairs a) {
+    std::memcpy(p, &a.v, sizeof a.v);
 }
 
 #else

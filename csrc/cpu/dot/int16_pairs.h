@@ -1,6 +1,7 @@
-// Dot products of int16 pairs accumulated exactly in int32. Attention over an 8-bit cache uses them
-// on every ISA. On ISAs that pack paired scales, products apply the scales of two units to their
-// dots at once, and products of int16 weights do all of their work with them.
+// Dot products of int16 pairs accumulated exactly in int32. Attention over an 8-bit cache and LoRA
+// with int8 factors use them on every ISA. On ISAs that pack paired scales, products apply the
+// scales of two units to their dots at once, and products of int16 weights do all of their work
+// with them.
 //
 //   constexpr bool kPairedScales           whether this ISA packs paired scales
 //   struct Int16Pairs                      two int16 in each of kLanes lanes
@@ -100,31 +101,37 @@ PENSTOCK_INLINE I32 add_int16_pairs(I32 sum, Int16Pairs a, Int16Pairs b) {
 #else
 
 struct Int16Pairs {
-    int16_t v[2 * kLanes];
+    I32 v; // the first int16 in the low bits
 };
 
 PENSTOCK_INLINE Int16Pairs load_int16_pairs(const int16_t* p) {
-    Int16Pairs pairs;
-    std::memcpy(pairs.v, p, sizeof pairs.v);
-    return pairs;
+    return {{loaded<IntHalf>(p), loaded<IntHalf>(p + 2 * kHalfLanes)}};
 }
 PENSTOCK_INLINE Int16Pairs load_int8_pairs(const int8_t* p) {
-    Int16Pairs pairs;
-    for (int i = 0; i < 2 * kLanes; ++i)
-        pairs.v[i] = p[i];
-    return pairs;
+    using Bytes = VectorOf<int8_t, 2 * kHalfLanes>::Type;
+    using Wide = VectorOf<int16_t, 2 * kHalfLanes>::Type;
+    const auto half = [](const int8_t* from) {
+        return bits_as<IntHalf>(__builtin_convertvector(loaded<Bytes>(from), Wide));
+    };
+    return {{half(p), half(p + 2 * kHalfLanes)}};
 }
 PENSTOCK_INLINE Int16Pairs broadcast_int16_pair(const int16_t* p) {
-    Int16Pairs pairs;
-    for (int i = 0; i < kLanes; ++i)
-        std::memcpy(pairs.v + 2 * i, p, 2 * sizeof *p);
-    return pairs;
+    return {broadcast(int16_pair_at(p))};
 }
-PENSTOCK_INLINE I32 add_int16_pairs(I32 sum, const Int16Pairs& a, const Int16Pairs& b) {
-    for (int i = 0; i < kLanes; ++i) {
-        sum.v[i] += int32_t{a.v[2 * i]} * b.v[2 * i] + int32_t{a.v[2 * i + 1]} * b.v[2 * i + 1];
-    }
-    return sum;
+
+// Returns an int16 of each lane, widened.
+PENSTOCK_INLINE I32 first_of(Int16Pairs a) {
+    const I32 moved = shift_left<16>(a.v);
+    return {moved.low >> 16, moved.high >> 16};
+}
+PENSTOCK_INLINE I32 second_of(Int16Pairs a) {
+    return {a.v.low >> 16, a.v.high >> 16};
+}
+PENSTOCK_INLINE I32 product(I32 a, I32 b) {
+    return {a.low * b.low, a.high * b.high};
+}
+PENSTOCK_INLINE I32 add_int16_pairs(I32 sum, Int16Pairs a, Int16Pairs b) {
+    return sum + product(first_of(a), first_of(b)) + product(second_of(a), second_of(b));
 }
 
 #endif
@@ -143,21 +150,18 @@ PENSTOCK_INLINE Int16Pairs scaled(Int16Pairs a, Int16Pairs b) {
 
 #elif defined(PENSTOCK_BF16_PAIRS)
 
-PENSTOCK_INLINE void store_int16_pairs(int16_t* p, const Int16Pairs& a) {
-    std::memcpy(p, a.v, sizeof a.v);
+PENSTOCK_INLINE void store_int16_pairs(int16_t* p, Int16Pairs a) {
+    std::memcpy(p, &a.v, sizeof a.v);
 }
-PENSTOCK_INLINE Int16Pairs low_halves(const I32& a, const I32& b) {
-    Int16Pairs pairs;
-    for (int i = 0; i < kLanes; ++i) {
-        pairs.v[2 * i] = static_cast<int16_t>(a.v[i]);
-        pairs.v[2 * i + 1] = static_cast<int16_t>(b.v[i]);
-    }
-    return pairs;
+PENSTOCK_INLINE Int16Pairs low_halves(I32 a, I32 b) {
+    return {(a & broadcast(int32_t{0xffff})) | shift_left<16>(b)};
 }
-PENSTOCK_INLINE Int16Pairs scaled(Int16Pairs a, const Int16Pairs& b) {
-    for (int i = 0; i < 2 * kLanes; ++i)
-        a.v[i] = static_cast<int16_t>((int32_t{a.v[i]} * b.v[i] + (1 << 14)) >> 15);
-    return a;
+PENSTOCK_INLINE Int16Pairs scaled(Int16Pairs a, Int16Pairs b) {
+    const auto rounded = [](I32 x, I32 y) {
+        const I32 sum = product(x, y) + broadcast(int32_t{1 << 14});
+        return I32{sum.low >> 15, sum.high >> 15};
+    };
+    return low_halves(rounded(first_of(a), first_of(b)), rounded(second_of(a), second_of(b)));
 }
 
 #endif

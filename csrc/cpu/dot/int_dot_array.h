@@ -5,60 +5,64 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
 struct Words {
-    uint8_t v[4 * kLanes];
+    I32 v; // four bytes in each lane
 };
 
 PENSTOCK_INLINE Words load_words(const uint8_t* p) {
-    Words words;
-    std::memcpy(words.v, p, sizeof words.v);
-    return words;
+    return {{loaded<IntHalf>(p), loaded<IntHalf>(p + sizeof(IntHalf))}};
 }
 PENSTOCK_INLINE Words broadcast_word(const int8_t* p) {
-    Words words;
-    for (int i = 0; i < kLanes; ++i)
-        std::memcpy(words.v + 4 * i, p, 4);
-    return words;
-}
-template <class Function>
-PENSTOCK_INLINE Words each_byte(Words w, Function f) {
-    for (int i = 0; i < 4 * kLanes; ++i)
-        w.v[i] = static_cast<uint8_t>(f(w.v[i], i));
-    return w;
+    int32_t word;
+    std::memcpy(&word, p, sizeof word);
+    return {broadcast(word)};
 }
 PENSTOCK_INLINE Words low_nibbles(Words w) {
-    return each_byte(w, [](int byte, int) { return byte & 15; });
+    return {w.v & broadcast(int32_t{0x0f0f0f0f})};
 }
 PENSTOCK_INLINE Words high_nibbles(Words w) {
-    return each_byte(w, [](int byte, int) { return byte >> 4; });
+    return low_nibbles({shift_right<4>(w.v)});
 }
 PENSTOCK_INLINE Words table_lookup(const uint8_t (&table)[16], Words w) {
-    return each_byte(w, [&](int byte, int) { return table[byte]; });
+    uint8_t bytes[4 * kLanes];
+    std::memcpy(bytes, &w.v, sizeof bytes);
+    for (uint8_t& byte : bytes)
+        byte = table[byte];
+    return load_words(bytes);
 }
 template <int i>
 PENSTOCK_INLINE Words two_bits(Words w) {
-    return each_byte(w, [](int byte, int) { return ((byte >> (2 * i)) & 3) << 4; });
+    return {shift_left<4>(shift_right<2 * i>(w.v) & broadcast(int32_t{0x03030303}))};
 }
-PENSTOCK_INLINE Words join(Words a, const Words& b) {
-    return each_byte(a, [&](int byte, int i) { return byte | b.v[i]; });
+PENSTOCK_INLINE Words join(Words a, Words b) {
+    return {a.v | b.v};
 }
 PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) {
     return broadcast(static_cast<int32_t>(p[0] * first + p[1] * second));
 }
 template <int i>
 PENSTOCK_INLINE I32 byte_of(const Words& w) {
-    return each_lane<I32>([&](int lane) { return int32_t{w.v[4 * lane + i]}; });
+    return shift_right<8 * i>(w.v) & broadcast(int32_t{255});
 }
 
-// Not inlined: inlining these loops at every step would add minutes of compile time.
-__attribute__((noinline)) inline I32 add_products(I32 sum, const Words& w, const Words& x) {
-    for (int i = 0; i < kLanes; ++i) {
-        int32_t products = 0;
-        for (int j = 4 * i; j < 4 * i + 4; ++j) {
-            products += int32_t{w.v[j]} * static_cast<int8_t>(x.v[j]);
-        }
-        sum.v[i] += products;
-    }
-    return sum;
+using Shorts = VectorOf<int16_t, 2 * kHalfLanes>::Type;
+
+// Returns the sum of the two int16 of each lane.
+PENSTOCK_INLINE IntHalf sums_of_pairs(Shorts pairs) {
+    const auto first = bits_as<IntHalf>(bits_as<UintHalf>(pairs) << 16) >> 16;
+    return first + (bits_as<IntHalf>(pairs) >> 16);
+}
+
+// Adds the products of unsigned and signed bytes, which fit int16.
+PENSTOCK_INLINE IntHalf add_products(IntHalf sum, IntHalf w, IntHalf x) {
+    using Unsigned = VectorOf<uint16_t, 2 * kHalfLanes>::Type;
+    const auto unsigned_w = bits_as<Unsigned>(w);
+    const auto even_w = bits_as<Shorts>(unsigned_w & 255), odd_w = bits_as<Shorts>(unsigned_w >> 8);
+    const auto even_x = bits_as<Shorts>(bits_as<Unsigned>(x) << 8) >> 8;
+    const auto odd_x = bits_as<Shorts>(x) >> 8;
+    return sum + sums_of_pairs(even_w * even_x) + sums_of_pairs(odd_w * odd_x);
+}
+PENSTOCK_INLINE I32 add_products(I32 sum, Words w, Words x) {
+    return {add_products(sum.low, w.v.low, x.v.low), add_products(sum.high, w.v.high, x.v.high)};
 }
 
 } // namespace

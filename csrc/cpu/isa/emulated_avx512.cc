@@ -1,4 +1,4 @@
-// The avx512 ISA with vectors of 16-lane arrays. For tests.
+// The avx512 ISA with emulated vectors of 16 lanes. For tests.
 #define PENSTOCK_ISA emulated_avx512
 #define PENSTOCK_SIMD_ARRAY 16
 #include "cpu/isa/all_kernels.inl.h"

@@ -8,6 +8,7 @@
 #include "cpu/linear/head_linear.inl.h"
 #include "cpu/linear/linear_affine.inl.h"
 #include "cpu/linear/linear_dense.inl.h"
+#include "cpu/linear/linear_prompt.inl.h"
 #include "cpu/linear/quantize.inl.h"
 #include "cpu/ops/experts.inl.h"
 
@@ -15,8 +16,8 @@ namespace penstock::cpu {
 namespace PENSTOCK_ISA {
 namespace {
 
-constexpr KernelTable kTable{{kLinearDenseKernels, kLinearAffineKernels, kQuantizeKernels,
-                              kAttentionKernels, kExpertKernels, kHeadKernels},
+constexpr KernelTable kTable{{kLinearDenseKernels, kLinearAffineKernels, kLinearPromptKernels,
+                              kQuantizeKernels, kAttentionKernels, kExpertKernels, kHeadKernels},
                              PENSTOCK_JOIN(kernels_, PENSTOCK_BASE_ISA)};
 
 } // namespace

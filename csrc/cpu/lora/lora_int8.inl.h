@@ -6,7 +6,7 @@
 // that contains a NaN or an infinity gives NaN.
 #pragma once
 
-#include "cpu/dot/int8_int16_dot.h"
+#include "cpu/dot/int16_pairs.h"
 #include "cpu/lora/lora_float.inl.h"
 #include "cpu/lora/lora_task.h"
 #include "cpu/simd/math.inl.h"
@@ -67,23 +67,18 @@ PENSTOCK_INLINE float largest_of(const float* from, int64_t n) {
 // Quantizes n numbers into row m of `to`.
 PENSTOCK_INLINE void narrow_row(const float* from, int64_t n, const Narrow& to, int64_t m) {
     constexpr float kMax = 32767.0f, kLeast = 1e-30f; // a smaller maximum has no finite inverse
-    constexpr int64_t kStep = 2 * kLanes;
     const float largest = largest_of(from, n);
     const bool usable = largest > kLeast;
     const F32 inverse = broadcast(kMax / largest);
     const auto narrowed = [&](F32 x) { return to_int(x * inverse); };
     int16_t* values = to.row(m);
     int64_t i = 0;
-    for (; usable && i + kStep <= n; i += kStep)
-        store_i16(values + i, narrowed(load(from + i)), narrowed(load(from + i + kLanes)));
-    for (; i < to.columns; i += kStep) {
-        I32 part[2] = {broadcast(int32_t{0}), broadcast(int32_t{0})};
-        for (int half = 0; usable && half < 2; ++half) {
-            const int64_t k = i + half * kLanes;
-            if (k < n)
-                part[half] = narrowed(load_lanes(from + k, lanes_from(k, n)));
-        }
-        store_i16(values + i, part[0], part[1]);
+    for (; usable && i + kLanes <= n; i += kLanes)
+        store_i16(values + i, narrowed(load(from + i)));
+    for (; i < to.columns; i += kLanes) {
+        const bool given = usable && i < n;
+        const F32 x = given ? load_lanes(from + i, lanes_from(i, n)) : broadcast(0.0f);
+        store_i16(values + i, given ? narrowed(x) : broadcast(int32_t{0}));
     }
     to.scale[m] = usable ? largest / kMax : largest < kLeast ? 0.0f : largest;
 }
@@ -111,15 +106,15 @@ PENSTOCK_INLINE void shrink_exactly(const Arguments& call, const Task& task, con
         prefetch_ahead<kRanks * kAdapterTile>(tile);
         unrolled<kAdapterTile / (2 * kLanes)>([&](auto v) {
             constexpr int k = decltype(v)::value * 2 * kLanes;
-            Pairs value[kRows];
+            Int16Pairs value[kRows];
             unrolled<kRows>([&](auto row) {
-                value[row.value] = load_i16_pairs(from + row.value * x.columns + k);
+                value[row.value] = load_int16_pairs(from + row.value * x.columns + k);
             });
             unrolled<kRanks>([&](auto r) {
-                const Pairs weight = load_i8_pairs(tile + r.value * kAdapterTile + k);
+                const Int16Pairs weight = load_int8_pairs(tile + r.value * kAdapterTile + k);
                 unrolled<kRows>([&](auto row) {
                     I32& s = sum[row.value][r.value];
-                    s = add_pairs(s, weight, value[row.value]);
+                    s = add_int16_pairs(s, weight, value[row.value]);
                 });
             });
         });
@@ -148,9 +143,9 @@ PENSTOCK_INLINE void expand_exactly(const Arguments& call, const Task& task, con
     const int16_t* from = inner.row(m);
     I32 sum[kRows][kVectors] = {};
     for (int64_t r = part.begin; r < part.end; r += 2) {
-        Pairs value[kRows];
+        Int16Pairs value[kRows];
         unrolled<kRows>([&](auto row) {
-            value[row.value] = broadcast_pair(from + row.value * inner.columns + r);
+            value[row.value] = broadcast_int16_pair(from + row.value * inner.columns + r);
         });
         for (int p = 0; p < kPackedTiles;
              ++p) // not in a lambda, from which GCC 12 drops the prefetch
@@ -159,11 +154,11 @@ PENSTOCK_INLINE void expand_exactly(const Arguments& call, const Task& task, con
         unrolled<kVectors>([&](auto v) {
             constexpr int p = decltype(v)::value / kOfPackedTile,
                           n = decltype(v)::value % kOfPackedTile;
-            const Pairs weight =
-                load_i8_pairs(b + p * packed_tile_items + r * kAdapterOutputTile + n * 2 * kLanes);
+            const Int16Pairs weight = load_int8_pairs(b + p * packed_tile_items +
+                                                      r * kAdapterOutputTile + n * 2 * kLanes);
             unrolled<kRows>([&](auto row) {
                 I32& s = sum[row.value][v.value];
-                s = add_pairs(s, weight, value[row.value]);
+                s = add_int16_pairs(s, weight, value[row.value]);
             });
         });
     }
