@@ -129,7 +129,8 @@ PENSTOCK_INLINE Dequantize* dequantize_of(const PackedMatrix& part) {
     switch (part.encoding) {
     case Encoding::affine4: return dequantize_groups<Encoding::affine4>(part);
     case Encoding::affine6: return dequantize_groups<Encoding::affine6>(part);
-    case Encoding::table4: return dequantize_groups<Encoding::table4>(part);
+    case Encoding::table4:
+    case Encoding::table4_narrow: return dequantize_groups<Encoding::table4>(part);
     default: return dequantize_groups<Encoding::affine8>(part);
     }
 }
