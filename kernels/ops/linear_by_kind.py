@@ -39,7 +39,7 @@ def _invoke(ops: Any, inputs: Inputs) -> tuple[Any, ...]:
 
 def _matrix(source: RandomInputs, rows: int, width: int, like: str) -> Matrix:
     if like == "f16":
-        return source.dense(rows, width, like)
+        return source.dense(rows, width, "f16")
     return source.affine(rows, width, like)
 
 
