@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from decoder_stepper import BLOCK_TOKENS, Stepper
@@ -19,6 +21,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.decoder.decoder import Decoder
+from penstock.models.decoder.draft_head import HeadName
 from penstock.models.decoder.mtp import MtpHead
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import LoadedModel, load_model
@@ -50,12 +53,19 @@ def opened(path: Path) -> LoadedModel:
 class Head:
     """The head of a model over the reference ops, with a paged cache for one sequence."""
 
-    def __init__(self, path: Path) -> None:
-        model = opened(path)
+    def __init__(self, path: Path, draft_ids: npt.NDArray[np.int32] | None = None) -> None:
+        model = replace(opened(path), draft_ids=draft_ids)
         self.ops = ReferenceOps()
-        self.target = Decoder(model.spec, model.weights, self.ops, max_model_len=256)
+        self.target = Decoder(
+            model.spec,
+            model.weights,
+            self.ops,
+            max_model_len=256,
+            draft_ids=model.own_draft_ids,
+        )
         assert model.mtp is not None
-        self.head = MtpHead(self.target, model.mtp, self.ops)
+        self.head = MtpHead(self.target, model.mtp, self.ops, draft_ids)
+        self.language_model_head: HeadName = "whole" if draft_ids is None else "draft"
         (size,) = self.head.caches
         assert size is not None
         nan = float("nan")
@@ -85,7 +95,8 @@ class Head:
         # The rows are in another order than the tokens, and one of them belongs to no token.
         rows = torch.cat([hidden.flip(0), torch.full_like(hidden[:1], float("nan"))])
         index = torch.arange(count - 1, -1, -1, dtype=torch.int32)
-        return self.head.forward(self.ops, inputs, rows, index, [self.cache])
+        given = rows, index, [self.cache], self.language_model_head
+        return self.head.forward(self.ops, inputs, *given)
 
 
 def check_head(path: Path, model: MtpModel) -> None:
@@ -107,6 +118,19 @@ def check_head(path: Path, model: MtpModel) -> None:
 
 def test_a_folder_gives_the_logits_of_pytorch(saved: tuple[Path, MtpModel]) -> None:
     check_head(*saved)
+
+
+def test_a_draft_head_gives_its_columns_of_the_logits_of_pytorch(
+    saved: tuple[Path, MtpModel],
+) -> None:
+    """With a language-model head of its own, and with the model's."""
+    folder, model = saved
+    ids = np.array([0, 3, 4, 31, 40, 63], np.int32)
+    hidden, following = model.hidden(PROMPT)[:-1], PROMPT[1:]
+    logits, states = Head(folder, ids).step(0, following, hidden)
+    expected, expected_states = model.head(following, hidden)
+    torch.testing.assert_close(logits, expected[:, ids], **TOLERANCE)
+    torch.testing.assert_close(states, expected_states, **TOLERANCE)
 
 
 def test_gguf_gives_the_logits_of_pytorch(saved: tuple[Path, MtpModel], tmp_path: Path) -> None:

@@ -34,6 +34,13 @@ def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
     return _of_rows(matrix, lambda array: array[rows])
 
 
+def linear_rows(linear: Linear, rows: npt.NDArray[np.intp]) -> Linear:
+    """Return some rows of a linear layer of one matrix, each as from `take_rows`."""
+    (matrix,) = linear.parts
+    bias = None if linear.bias is None else linear.bias[rows]
+    return replace(linear, parts=(take_rows(matrix, rows),), bias=bias)
+
+
 def row_range(matrix: Matrix, rows: slice) -> Matrix:
     """Return consecutive rows of `matrix`, as views if possible. Blocks of 8-bit floats keep their
     size if the first row starts a block or all rows are in one block; otherwise each row is given

@@ -11,6 +11,7 @@ from penstock.kernels.ops_interface import Ops
 from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.decoder.assistant_weights import AssistantWeights
 from penstock.models.decoder.decoder import Decoder
+from penstock.models.decoder.draft_head import HeadName, Ints, pack_draft_head
 from penstock.models.decoder.mixer import CacheSize
 from penstock.quant.weight_slices import linear_bytes
 
@@ -23,20 +24,25 @@ class Assistant(Generic[Tensor]):
     caches: tuple[CacheSize | None, ...] = ()
 
     def __init__(
-        self, target: Decoder[Tensor], weights: AssistantWeights, ops: Ops[Tensor]
+        self,
+        target: Decoder[Tensor],
+        weights: AssistantWeights,
+        ops: Ops[Tensor],
+        draft_ids: Ints | None = None,
     ) -> None:
         """Pack the weights. `target`: the decoder for which the assistant predicts. Its embedding
-        is used, and its RoPE tables, because the queries meet keys that these have rotated."""
+        is used, and its RoPE tables, because the queries meet keys that these have rotated.
+        `draft_ids`: see `Decoder`; None with centroids."""
         self._embedding = target.shared.embedding
         self._scale = target.spec.embedding_scale
         self._has_head = weights.spec.centroids is None
-        head = None
+        head = draft_head = None
         linears = [*weights.before(), weights.after()]
         if self._has_head:
             own = weights.head()
-            head = ops.pack_head(own)
+            head, draft_head = ops.pack_head(own), pack_draft_head(own, draft_ids, ops)
             linears.append(own)
-        shared = replace(target.shared, embedding=None, head=head)
+        shared = replace(target.shared, embedding=None, head=head, draft_head=draft_head)
         self._decoder = Decoder(weights.spec.decoder, weights.decoder, ops, shared=shared)
         self._of_embedding, self._of_hidden, self._after = map(ops.pack_linear, linears[:3])
         self.weight_bytes = self._decoder.weight_bytes + sum(map(linear_bytes, linears))
@@ -48,6 +54,7 @@ class Assistant(Generic[Tensor]):
         rows: Tensor,
         index: Tensor,
         caches: Sequence[LayerCache[Tensor] | None],
+        head: HeadName = "whole",
     ) -> tuple[Tensor, Tensor]:
         """Run the assistant over T tokens; see `PredictingHead.forward`. With centroids, the first
         result is the final hidden states of the sampled tokens, which `CentroidHead` reads.
@@ -61,7 +68,7 @@ class Assistant(Generic[Tensor]):
         embedded = ops.linear(embedded, self._of_embedding)
         start = ops.add(embedded, ops.linear(hidden, self._of_hidden))
         if self._has_head:
-            first, states = self._decoder.forward_all(ops, inputs, caches, start=start)
+            first, states = self._decoder.forward_all(ops, inputs, caches, start=start, head=head)
         else:
             states = self._decoder.hidden(ops, inputs, caches, None, start=start)
             first = ops.gather_rows(states, inputs.sample_rows)

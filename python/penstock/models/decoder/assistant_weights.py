@@ -16,6 +16,7 @@ from penstock.models.decoder.assistant_spec import AssistantSpec
 from penstock.models.decoder.centroid_head import CentroidHead
 from penstock.models.decoder.layer_weights import MatrixBytes
 from penstock.models.decoder.mtp_weights import column_halves
+from penstock.models.decoder.pass_bytes import layer_bytes
 from penstock.models.decoder.tensor_names import TensorNames
 from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.decoder.weights import DecoderWeights
@@ -75,6 +76,11 @@ class AssistantWeights:
         self._parts = self.decoder.parts()
         self._path = f"{checkpoint.path}: {names.ordering}"
 
+    @property
+    def shares_head(self) -> bool:
+        """Whether it uses the language-model head of the target, which no assistant does."""
+        return False
+
     def head(self) -> Linear:
         """Return the language-model head [V, W], which may be the embedding matrix."""
         return self.decoder.head() or Linear((self.decoder.embedding(),))
@@ -101,6 +107,11 @@ class AssistantWeights:
         floats = table if isinstance(table, Dense) else Dense(dequantize(table), "f32")
         tokens = order.astype(np.int32).reshape(centroids.count, -1)
         return CentroidHead(self._parts.array("centroids"), tokens, floats, centroids.chosen)
+
+    def pass_bytes(self) -> int:
+        """Return the bytes of weights that a pass over one token reads, without a language-model
+        head."""
+        return layer_bytes(self.decoder, self._shapes)
 
     def packed_bytes(self, size: MatrixBytes) -> int:
         """Return the bytes of all packed weights. `size`: see `Weights.packed_bytes`."""

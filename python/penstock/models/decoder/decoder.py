@@ -17,10 +17,11 @@ from penstock.kernels.lora_slots import AdapterSlots, StorageDtype
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.recurrent_state import LayerState
 from penstock.kernels.step_inputs import LayerCache, StepInputs
-from penstock.kernels.weights import Affine, Dense, Matrix
+from penstock.kernels.weights import Affine, Dense, Linear, Matrix
 from penstock.models.decoder.altup import HALVED, STREAMS, AltUp, LayerAltUp
 from penstock.models.decoder.attention import Attention
 from penstock.models.decoder.block_specs import QueryScaling
+from penstock.models.decoder.draft_head import HeadName, Ints, pack_draft_head
 from penstock.models.decoder.experts_beside import ExpertsBeside
 from penstock.models.decoder.feed_forward import FeedForward, pack_feed_forward
 from penstock.models.decoder.layer_step import LayerStep, LoraLinears, Rotation
@@ -64,13 +65,15 @@ class _Layer(Generic[Tensor]):
 @dataclass(frozen=True, slots=True)
 class SharedParts(Generic[Tensor]):
     """The packed embedding and language-model head of a decoder, and its RoPE tables: `no_rope`
-    rotates nothing. An MTP head uses those of its target."""
+    rotates nothing. An MTP head uses those of its target. `draft_head`: see `draft_head`; None:
+    there is none."""
 
     embedding: Any
     head: Any
     rope: Tensor
     local_rope: Tensor
     no_rope: Tensor
+    draft_head: Any = None
 
 
 class Decoder(Generic[Tensor]):
@@ -85,6 +88,7 @@ class Decoder(Generic[Tensor]):
         progress: Progress | None = None,
         ranks: Communicator[Tensor] = SINGLE_RANK,
         shared: SharedParts[Tensor] | None = None,
+        draft_ids: Ints | None = None,
     ) -> None:
         """Pack the weights layer by layer, freeing the source arrays of each layer once it is
         packed.
@@ -95,10 +99,12 @@ class Decoder(Generic[Tensor]):
         - `ranks`: communicates with the other tensor parallel ranks, if `spec` and `weights`
           describe one shard (`models.loader.tensor_parallel`).
         - `shared`: the parts of another decoder, which this one uses; None: its own are packed.
+        - `draft_ids`: the tokens of the draft head, [N] ascending; None: there is none.
 
         Sets three public attributes. `weight_bytes`: the bytes of the source arrays, counting a
-        tied head once. `adapter_storage_dtype`: the type to which adapters are rounded, as coarse
-        as the coarsest linear layer. `shared`: the parts that an MTP head may use.
+        tied head once, without the draft head. `adapter_storage_dtype`: the type to which adapters
+        are rounded, as coarse as the coarsest linear layer. `shared`: the parts that an MTP head
+        may use.
         """
         self.spec = spec
         self._communicator = ranks
@@ -106,9 +112,14 @@ class Decoder(Generic[Tensor]):
         self.adapter_storage_dtype: StorageDtype = "f32"
         self._linear_numbers = linear_numbers(spec)
         positions = max_model_len or spec.max_model_len
+        self._draft_ids = draft_ids
         self.shared = self._pack_shared(weights, positions, ops) if shared is None else shared
         self._rope, self._local_rope = self.shared.rope, self.shared.local_rope
-        self._embedding, self._head = self.shared.embedding, self.shared.head
+        self._embedding = self.shared.embedding
+        self._heads: dict[HeadName, Any] = {
+            "whole": self.shared.head,
+            "draft": self.shared.draft_head,
+        }
         self._axes = ops.constant(np.array(spec.rope.axes, np.int32))
         self._query_scales: dict[QueryScaling | None, Tensor | None] = {None: None}
         for scaling in {layer.attention.query_scaling for layer in spec.layers} - {None}:
@@ -137,15 +148,17 @@ class Decoder(Generic[Tensor]):
         caches: Sequence[LayerCache[Tensor] | None],
         slots: AdapterSlots | None = None,
         states: Sequence[LayerState[Tensor] | None] = (),
+        head: HeadName = "whole",
     ) -> Tensor:
         """Run one step over T tokens and return the logits [S, V] of the sampled tokens.
 
         - `caches`: one per layer, with the sizes of `DecoderSpec.caches`.
         - `slots`: the LoRA factors of all adapters, needed if a token of `inputs` uses an adapter.
         - `states`: one per layer, with the shapes of `DecoderSpec.states`; () if no layer has one.
+        - `head`: "draft": the logits are those of the draft head, [S, N].
         """
         hidden = self.hidden(ops, inputs, caches, inputs.sample_rows, slots, states)
-        return self._logits(ops, hidden)
+        return self._logits(ops, hidden, head)
 
     def forward_all(
         self,
@@ -155,15 +168,17 @@ class Decoder(Generic[Tensor]):
         slots: AdapterSlots | None = None,
         states: Sequence[LayerState[Tensor] | None] = (),
         start: Tensor | None = None,
+        head: HeadName = "whole",
     ) -> tuple[Tensor, Tensor]:
         """Do the same as `forward`, and also return the final hidden states [T, W] of all tokens.
         `start`: see `hidden`."""
         hidden = self.hidden(ops, inputs, caches, None, slots, states, start)
-        return self._logits(ops, ops.gather_rows(hidden, inputs.sample_rows)), hidden
+        return self._logits(ops, ops.gather_rows(hidden, inputs.sample_rows), head), hidden
 
-    def _logits(self, ops: Ops[Tensor], hidden: Tensor) -> Tensor:
-        logits: Tensor = ops.linear(hidden, self._head)
-        logits = self._communicator.all_gather(logits, self.spec.vocab_size)
+    def _logits(self, ops: Ops[Tensor], hidden: Tensor, head: HeadName = "whole") -> Tensor:
+        logits: Tensor = ops.linear(hidden, self._heads[head])
+        if head == "whole":
+            logits = self._communicator.all_gather(logits, self.spec.vocab_size)
         return ops.soft_cap(logits, self.spec.logit_cap) if self.spec.logit_cap else logits
 
     def hidden(
@@ -381,18 +396,20 @@ class Decoder(Generic[Tensor]):
         if spec.local_rope is not None:
             local = ops.constant(rope_table(spec.local_rope, positions))
         no_rope = ops.constant(identity_table(positions))
-        return SharedParts(*self._pack_ends(weights, ops), rope, local, no_rope)
+        embedding, head, draft_head = self._pack_ends(weights, ops)
+        return SharedParts(embedding, head, rope, local, no_rope, draft_head)
 
-    def _pack_ends(self, weights: Weights, ops: Ops[Tensor]) -> tuple[Any, Any]:
-        """Pack the embedding table and the language-model head, which may be one matrix. Return
-        both."""
+    def _pack_ends(self, weights: Weights, ops: Ops[Tensor]) -> tuple[Any, Any, Any]:
+        """Pack the embedding table and the language-model head, which may be one matrix, and the
+        draft head. Return all three."""
         table = weights.embedding()
         self.weight_bytes += size_bytes(table)
         head = weights.head()
+        draft_head = pack_draft_head(head or Linear((table,)), self._draft_ids, ops)
         if head is None:
-            return ops.pack_tied(table)
+            return *ops.pack_tied(table), draft_head
         self.weight_bytes += linear_bytes(head)
-        return ops.pack_embedding(table), ops.pack_head(head)
+        return ops.pack_embedding(table), ops.pack_head(head), draft_head
 
     def _pack_parts(
         self, weights: Weights, ops: Ops[Tensor]

@@ -14,6 +14,7 @@ from penstock.models.checkpoint.renamed_checkpoint import RenamedCheckpoint
 from penstock.models.decoder.layer_weights import MatrixBytes
 from penstock.models.decoder.mixer import Vector
 from penstock.models.decoder.mtp_layer import mtp_decoder
+from penstock.models.decoder.pass_bytes import layer_bytes
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import MtpNames, TensorNames
 from penstock.models.decoder.tensor_shapes import expected_shapes
@@ -159,6 +160,11 @@ class MtpWeights:
         """Return its own language-model head [V, W], or None if it uses the model's."""
         return self.layer.head()
 
+    @property
+    def shares_head(self) -> bool:
+        """Whether it uses the model's language-model head."""
+        return self.layer.spec.tied_head
+
     def projections(self) -> tuple[Linear, Linear]:
         """Return the projections [W, W] of the normalized embedding and of the normalized hidden
         state, whose results are added."""
@@ -167,6 +173,11 @@ class MtpWeights:
     def norms(self) -> tuple[Vector, Vector]:
         """Return the weights [W] of the norms of the embedding and of the hidden state."""
         return self._parts.norm("embedding_norm"), self._parts.norm("hidden_norm")
+
+    def pass_bytes(self) -> int:
+        """Return the bytes of weights that a pass over one token reads, without a language-model
+        head."""
+        return layer_bytes(self.layer, self._shapes)
 
     def packed_bytes(self, size: MatrixBytes) -> int:
         """Return the bytes of all packed weights. `size`: see `Weights.packed_bytes`."""

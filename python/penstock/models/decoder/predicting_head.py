@@ -11,6 +11,7 @@ from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.decoder.assistant import Assistant
 from penstock.models.decoder.assistant_weights import AssistantWeights
 from penstock.models.decoder.decoder import Decoder
+from penstock.models.decoder.draft_head import HeadName, Ints
 from penstock.models.decoder.mixer import CacheSize
 from penstock.models.decoder.mtp import MtpHead
 from penstock.models.decoder.mtp_weights import MtpWeights
@@ -34,6 +35,7 @@ class PredictingHead(Protocol[Tensor]):
         rows: Tensor,
         index: Tensor,
         caches: Sequence[LayerCache[Tensor] | None],
+        head: HeadName = "whole",
     ) -> tuple[Tensor, Tensor]:
         """Run the head over T tokens. Return the logits [S, V] of the tokens after the sampled
         ones, and hidden states [T, W] that stand in for those of the target.
@@ -42,13 +44,18 @@ class PredictingHead(Protocol[Tensor]):
         - `rows`, `index`: the hidden state of the target (or of the head, if it predicts further
           tokens) for each token is rows[index[t]]: [M, W], [T].
         - `caches`: those of the target's layers, followed by those of the head.
+        - `head`: see `Decoder.forward`.
         """
 
 
 def pack_predicting_head(
-    target: Decoder[Tensor], weights: HeadWeights, ops: Ops[Tensor]
+    target: Decoder[Tensor],
+    weights: HeadWeights,
+    ops: Ops[Tensor],
+    draft_ids: Ints | None = None,
 ) -> PredictingHead[Tensor]:
-    """Return the head for `target`. Raises ModelError if the weights cannot be read."""
+    """Return the head for `target`. `draft_ids`: see `Decoder`. Raises ModelError if the weights
+    cannot be read."""
     if isinstance(weights, AssistantWeights):
-        return Assistant(target, weights, ops)
-    return MtpHead(target, weights, ops)
+        return Assistant(target, weights, ops, draft_ids)
+    return MtpHead(target, weights, ops, draft_ids)

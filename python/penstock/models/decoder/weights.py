@@ -17,7 +17,6 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.kernels.isa.instruction_sets import MatrixForm
@@ -42,7 +41,7 @@ from penstock.models.decoder.tensor_shapes import (
 )
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
-from penstock.quant.weight_slices import scaled, split_rows, take_rows
+from penstock.quant.weight_slices import linear_rows, scaled, split_rows, take_rows
 
 READ_THREADS = 2
 PREFETCH_LAYERS = 3
@@ -391,7 +390,7 @@ class DecoderWeights:
         names, spec = self.names, self.spec
         whole = self._linear(prefix, names.q, spec.qkv_bias)
         heads, _, dim = spec.heads(own)
-        q, gate = (_rows_of(whole, rows) for rows in gated_rows(heads, dim))
+        q, gate = (linear_rows(whole, rows) for rows in gated_rows(heads, dim))
         _, keys, values = spec.qkv_rows(own)
         parts = (names.k, keys), (names.v, values)
         kv = self.fused(prefix, parts, spec.qkv_bias)
@@ -436,13 +435,6 @@ class _LayerTensors:
 
     def _name(self, role: str) -> str:
         return self._prefix + self._names[role]
-
-
-def _rows_of(linear: Linear, rows: npt.NDArray[np.intp]) -> Linear:
-    """Return some rows of a linear layer of one matrix."""
-    (matrix,) = linear.parts
-    bias = None if linear.bias is None else linear.bias[rows]
-    return replace(linear, parts=(take_rows(matrix, rows),), bias=bias)
 
 
 def prefetch_layers(read: Callable[[int], LayerWeights], count: int) -> Iterator[LayerWeights]:

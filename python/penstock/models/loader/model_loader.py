@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.base.errors import ModelError
 from penstock.config.weight_types import WIDE, WeightForm
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
@@ -75,6 +78,8 @@ class LoadedModel:
     - `media`: the opened towers, in the order of `media_spec.towers`.
     - `mtp`: the MTP head, None unless it was asked for; or the assistant.
     - `num_quantized`: the number of matrices that are quantized when they are read.
+    - `draft_ids`: the tokens of the draft head (`models.decoder.draft_head`) of the MTP head or the
+      assistant or, without these, of the model itself; None: there is none.
     - `folder`: the folder of the weights, which may hold scales of an FP8 KV cache; None for GGUF.
     """
 
@@ -88,7 +93,13 @@ class LoadedModel:
     media: tuple[LoadedTower, ...] = ()
     mtp: HeadWeights | None = None
     num_quantized: int = 0
+    draft_ids: npt.NDArray[np.int32] | None = None
     folder: Path | None = None
+
+    @property
+    def own_draft_ids(self) -> npt.NDArray[np.int32] | None:
+        """The tokens of the draft head that is packed with the model's own language-model head."""
+        return self.draft_ids if self.mtp is None or self.mtp.shares_head else None
 
 
 @dataclass(frozen=True, slots=True)
