@@ -271,6 +271,13 @@ ENGINE_OPTIONS: Final = (
             "Most draft tokens of the draft model or the MTP heads per sequence and step.",
         ),
         SettingOption(
+            "draft_vocabulary",
+            ("--draft-vocabulary",),
+            int,
+            "Tokens that draft models and MTP heads on a CPU choose from if that saves time;"
+            " 0: all.",
+        ),
+        SettingOption(
             "deterministic",
             ("--deterministic", "--enable-deterministic-inference"),
             bool,

@@ -132,6 +132,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
       also proposes draft tokens; a path or a Hugging Face id like `model`. None: none.
       `num_draft_tokens`: most draft tokens that MTP heads or the draft model propose for a sequence
       in a step.
+      `draft_vocabulary`: on a CPU, MTP heads and draft models choose from this many tokens if their
+      time then falls enough; 0: always from all.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -156,6 +158,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     speculative_algorithm: Literal["none", "ngram", "mtp"] = "none"
     draft_model: str | None = None
     num_draft_tokens: int = 8
+    draft_vocabulary: int = 32768
     deterministic: bool = False
     threads: int | None = None
     kernel_backend: Literal["auto", "native", "reference", "triton"] = "auto"

@@ -33,6 +33,7 @@ ENGINE_RANGES: Final[dict[str, tuple[float, float]]] = {
     "max_queue": (1, 2**20),
     "max_num_batched_tokens": (16, 2**20),
     "num_draft_tokens": (1, 15),  # the scheduler's MAX_DRAFT_TOKENS
+    "draft_vocabulary": (0, 2**24),
     "threads": (1, 1024),  # the limit of csrc's ThreadPool
     "temperature": (0, 2),
     "top_k": (-1, 2**31 - 1),  # 0 and -1 switch top-k off

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.step_inputs import StepInputs
+from penstock.models.decoder.draft_head import HeadName
 from penstock.runtime.adapters import RuntimeAdapters
 from penstock.runtime.media import TowerMedia
 
@@ -40,9 +41,11 @@ class MtpRunner(Protocol):
     """The MTP head or the assistant of a model on a backend. An MTP head has its own KV cache in
     blocks with the numbers of the target's; an assistant reads the target's."""
 
-    def run(self, inputs: StepInputs[Ints], rows: Floats, index: Ints) -> tuple[Floats, Floats]:
+    def run(
+        self, inputs: StepInputs[Ints], rows: Floats, index: Ints, head: HeadName = "whole"
+    ) -> tuple[Floats, Floats]:
         """Run the head over T tokens; see `PredictingHead.forward`. `rows` has at most as many rows
-        as a step has tokens.
+        as a step has tokens. `head`: the language-model head.
 
         Return the logits [S, V] float32 and the hidden states [T, W] float32, valid until the next
         call of this method or of `Backend.logits`.
@@ -91,3 +94,11 @@ class Backend(SamplingOps, Protocol):
         `Runtime.prepare`."""
 
     def close(self) -> None: ...
+
+
+class DecoderBackend(Backend, Protocol):
+    """A backend that runs `models.decoder`, which may have a draft head."""
+
+    def logits(self, inputs: StepInputs[Ints], head: HeadName = "whole") -> Floats:
+        """Do the same as `Backend.logits`. `head`: "draft" for the logits of the draft head, in a
+        step without adapters and media."""

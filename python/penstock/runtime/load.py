@@ -222,8 +222,9 @@ def start_runtime(
     packed_bytes = weight_bytes(files, model.spec, settings) + model.extra_bytes
     media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
     drafts = open_drafter(files, model, settings, home)
-    if drafts is not None:
-        model = replace(model, mtp=drafts.head)
+    if drafts is not None and drafts.head is not None:
+        ids = None if drafts.vocabulary is None else drafts.vocabulary.ids
+        model = replace(model, mtp=drafts.head, draft_ids=ids)
     sizes_of = None if drafts is None else drafts.memory
     memory = plan_memory(model.spec, packed_bytes, settings, available, media, sizes_of)
     warn_of_short_context(model.spec, settings, memory)

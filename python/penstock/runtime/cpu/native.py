@@ -15,6 +15,7 @@ from penstock.kernels.lora_slots import AdapterSlots
 from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
 from penstock.kernels.step_inputs import MediaRows, StepInputs
 from penstock.models.decoder.decoder import Decoder, Progress
+from penstock.models.decoder.draft_head import HeadName
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
@@ -75,11 +76,17 @@ class NativeBackend(NativeSampling):
         self.caches = self._kv_cache.caches
         try:
             self._decoder: Decoder[Any] = Decoder(
-                model.spec, model.weights, packer, memory.max_model_len, progress
+                model.spec,
+                model.weights,
+                packer,
+                memory.max_model_len,
+                progress,
+                draft_ids=model.own_draft_ids,
             )
             self.mtp: NativeMtp | None = None
             if model.mtp is not None:
-                self.mtp = NativeMtp(self._decoder, self.caches, model.mtp, self._ops, memory)
+                given = self._decoder, self.caches, model.mtp, self._ops, memory
+                self.mtp = NativeMtp(*given, model.draft_ids)
             self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
             self.media: TowerMedia[Any] | None = (
                 tower_media(model, self._ops, rows_of) if predecessor is None else predecessor.media
@@ -88,10 +95,14 @@ class NativeBackend(NativeSampling):
             recorded = [self._record(None)]
             if self.adapters is not None:
                 recorded.append(self._record(self.adapters.slots))
+            drafts = self.mtp is None and model.draft_ids is not None
+            if drafts:
+                recorded.append(self._record(None, head="draft"))
             shared = None if predecessor is None else predecessor._plan
-            plain, *adapted = finish_together(recorded, shared)
+            plain, *further = finish_together(recorded, shared)
             self._plan: Any = plain
-            self._adapter_plan: Any = adapted[0] if adapted else None
+            self._adapter_plan: Any = None if self.adapters is None else further[0]
+            self._draft_plan: Any = further[-1] if drafts else None
             self._tail, self._adapter_tail = self._record_tails()
             self._media_plans = MediaPlans(self._plan, self._record)
             self._hidden: Floats | None = None
@@ -119,7 +130,7 @@ class NativeBackend(NativeSampling):
     def hidden(self) -> Floats | None:
         return self._hidden
 
-    def logits(self, inputs: StepInputs[Ints]) -> Floats:
+    def logits(self, inputs: StepInputs[Ints], head: HeadName = "whole") -> Floats:
         """Run the forward pass of one step; see `Backend.logits`. Returns a view of the plan's
         memory. Steps with and without adapters or media have separate plans, which use the same
         memory. Plans with media are recorded when they are first needed. If the last layers only
@@ -130,6 +141,9 @@ class NativeBackend(NativeSampling):
             inputs = all_generated(inputs) if self.tells_prompts_apart else all_alike(inputs)
         if self._collecting is not None:
             return self._collected_logits(self._collecting, inputs)
+        if head == "draft":
+            drafted: Floats = self._draft_plan.run(*plan_arguments(inputs))
+            return drafted
         tail = self._tail if inputs.adapters is None else self._adapter_tail
         if tail is not None and is_gathered(inputs):
             return tail.logits(inputs)
@@ -172,7 +186,8 @@ class NativeBackend(NativeSampling):
 
     def close(self) -> None:
         """Release the plans, which hold the weights and the KV cache."""
-        del self._plan, self._adapter_plan, self._media_plans, self._hidden, self.mtp
+        del self._plan, self._adapter_plan, self._draft_plan, self._media_plans
+        del self._hidden, self.mtp
         del self._tail, self._adapter_tail
         del self._decoder, self.adapters, self.media, self._kv_cache
         self.caches, self.states = [], []
@@ -198,7 +213,10 @@ class NativeBackend(NativeSampling):
         return plain, NativeTail(*given, self.adapters.slots, self._plan)
 
     def _record(
-        self, slots: AdapterSlots | None, media: MediaRows[Ints] | None = None
+        self,
+        slots: AdapterSlots | None,
+        media: MediaRows[Ints] | None = None,
+        head: HeadName = "whole",
     ) -> tuple[PlanOps, Any]:
         recorder = self._ops.recorder(
             *self._sizes,
@@ -209,7 +227,7 @@ class NativeBackend(NativeSampling):
         )
         given = recorder.inputs, self.caches, slots, self.states
         if self.mtp is None:
-            return recorder, self._decoder.forward(recorder, *given)
+            return recorder, self._decoder.forward(recorder, *given, head)
         logits, hidden = self._decoder.forward_all(recorder, *given)
         recorder.keep(hidden)
         return recorder, logits

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.kernels.native import NativeOps, plan_arguments
+from penstock.kernels.native import NativeOps, PlanOps, plan_arguments
 from penstock.kernels.step_inputs import LayerCache, MediaRows, StepInputs
 from penstock.models.decoder.decoder import Decoder
+from penstock.models.decoder.draft_head import HeadName
 from penstock.models.decoder.predicting_head import (
     HeadWeights,
     PredictingHead,
@@ -32,19 +33,35 @@ class NativeMtp:
         weights: HeadWeights,
         ops: NativeOps,
         memory: MemoryPlan,
+        draft_ids: Ints | None = None,
     ) -> None:
-        """Pack the weights. Raises ModelError if they cannot be read."""
+        """Pack the weights. `draft_ids`: the tokens of the draft head, None without one. Raises
+        ModelError if the weights cannot be read."""
         self._ops = ops
-        self._head: PredictingHead[Any] = pack_predicting_head(target, weights, ops)
+        self._head: PredictingHead[Any] = pack_predicting_head(target, weights, ops, draft_ids)
+        self._heads: tuple[HeadName, ...] = ("whole",) if draft_ids is None else ("whole", "draft")
         self._target_caches = target_caches
         self._kv_cache = KvCache(replace(memory.cache, layers=self._head.caches))
         # The plan gathers hidden states from here, as other plans do with encoded media.
         self._rows: Any = np.zeros((memory.step_tokens, target.spec.hidden_size), np.float32)
         self._memory = memory
-        self._plan: Any = None
+        self._plans: dict[HeadName, Any] = {}
 
     def record(self, target_plan: Any) -> None:
-        """Record the plan, which uses the memory of `target_plan` if that is large enough."""
+        """Record a plan for each language-model head, which use the memory of `target_plan` if that
+        is large enough."""
+        shared = target_plan
+        for head in self._heads:
+            recorder, logits = self._record(head)
+            plan = recorder.finish(logits)
+            if plan.arena_bytes <= shared.arena_bytes:
+                plan = recorder.finish(logits, shared)
+            else:
+                shared = plan
+            self._plans[head] = plan
+
+    def _record(self, head: HeadName) -> tuple[PlanOps, Any]:
+        """Return the recorder of a plan and its output."""
         memory = self._memory
         max_rows = min(memory.sizes.max_num_seqs, memory.step_tokens)
         max_blocks = -(-memory.max_model_len // memory.cache.block_size)
@@ -59,19 +76,20 @@ class NativeMtp:
         assert media is not None
         caches = [*self._target_caches, *self._kv_cache.caches]
         logits, hidden = self._head.forward(
-            recorder, recorder.inputs, media.rows, media.index, caches
+            recorder, recorder.inputs, media.rows, media.index, caches, head
         )
         recorder.keep(hidden)
-        self._plan = recorder.finish(logits)
-        if self._plan.arena_bytes <= target_plan.arena_bytes:
-            self._plan = recorder.finish(logits, target_plan)
+        return recorder, logits
 
-    def run(self, inputs: StepInputs[Ints], rows: Floats, index: Ints) -> tuple[Floats, Floats]:
+    def run(
+        self, inputs: StepInputs[Ints], rows: Floats, index: Ints, head: HeadName = "whole"
+    ) -> tuple[Floats, Floats]:
         """Run the head; see `MtpRunner.run`. The logits of the target are then undefined."""
         self._rows[: len(rows)] = rows
         given = all_alike(replace(inputs, media=MediaRows(index, self._rows)))
-        logits: Floats = self._plan.run(*plan_arguments(given))
-        hidden: Floats = self._plan.kept(0)
+        plan = self._plans[head]
+        logits: Floats = plan.run(*plan_arguments(given))
+        hidden: Floats = plan.kept(0)
         return logits, hidden
 
     def prepare(self, used_blocks: int) -> bool:

@@ -17,6 +17,7 @@ from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.step_inputs import StepInputs
 from penstock.models.decoder.decoder import Decoder, Progress
+from penstock.models.decoder.draft_head import HeadName
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
@@ -42,12 +43,18 @@ class ReferenceBackend:
     ) -> None:
         self._ops = ReferenceOps()
         self._decoder: Decoder[torch.Tensor] = Decoder(
-            model.spec, model.weights, self._ops, memory.max_model_len, progress
+            model.spec,
+            model.weights,
+            self._ops,
+            memory.max_model_len,
+            progress,
+            draft_ids=model.own_draft_ids,
         )
         self.caches = torch_caches(memory.cache)
         self.mtp: ReferenceMtp | None = None
         if model.mtp is not None:
-            self.mtp = ReferenceMtp(self._decoder, self.caches, model.mtp, self._ops, memory.cache)
+            given = self._decoder, self.caches, model.mtp, self._ops, memory.cache
+            self.mtp = ReferenceMtp(*given, model.draft_ids)
         self._hidden: torch.Tensor | None = None
         self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
         self.media = tower_media(model, self._ops, _as_rows, torch.inference_mode)
@@ -64,16 +71,17 @@ class ReferenceBackend:
     def hidden(self) -> Floats | None:
         return None if self._hidden is None else self._hidden.numpy()
 
-    def logits(self, inputs: StepInputs[Ints]) -> Floats:
+    def logits(self, inputs: StepInputs[Ints], head: HeadName = "whole") -> Floats:
         """Run the forward pass of one step; see `Backend.logits`."""
         tensors: StepInputs[torch.Tensor] = as_tensors(inputs)
         with torch.inference_mode():
             slots = None if self.adapters is None else self.adapters.slots
-            if self.mtp is None and self._decoder.spec.has_tail and is_gathered(inputs):
+            whole = head == "whole"
+            if self.mtp is None and whole and self._decoder.spec.has_tail and is_gathered(inputs):
                 return self._gathered_logits(inputs, tensors)
             given = self._ops, tensors, self.caches, slots, self.states
             if self.mtp is None:
-                result = self._decoder.forward(*given)
+                result = self._decoder.forward(*given, head)
             else:
                 result, self._hidden = self._decoder.forward_all(*given)
         logits: Floats = result.numpy()

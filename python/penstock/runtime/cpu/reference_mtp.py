@@ -11,6 +11,7 @@ from penstock.kernels.numpy_bridge import as_tensors
 from penstock.kernels.ops_interface import Ops
 from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.models.decoder.decoder import Decoder
+from penstock.models.decoder.draft_head import HeadName
 from penstock.models.decoder.predicting_head import (
     HeadWeights,
     PredictingHead,
@@ -44,19 +45,25 @@ class ReferenceMtp:
         weights: HeadWeights,
         ops: Ops[torch.Tensor],
         cache: CacheShape,
+        draft_ids: Ints | None = None,
     ) -> None:
-        """Pack the weights. Raises ModelError if they cannot be read."""
+        """Pack the weights. `draft_ids`: the tokens of the draft head, None without one. Raises
+        ModelError if the weights cannot be read."""
         self._ops = ops
-        self._head: PredictingHead[torch.Tensor] = pack_predicting_head(target, weights, ops)
+        self._head: PredictingHead[torch.Tensor] = pack_predicting_head(
+            target, weights, ops, draft_ids
+        )
         self._target_caches = target_caches
         self._caches = torch_caches(replace(cache, layers=self._head.caches))
 
-    def run(self, inputs: StepInputs[Ints], rows: Floats, index: Ints) -> tuple[Floats, Floats]:
+    def run(
+        self, inputs: StepInputs[Ints], rows: Floats, index: Ints, head: HeadName = "whole"
+    ) -> tuple[Floats, Floats]:
         """Run the head; see `MtpRunner.run`."""
         tensors: StepInputs[torch.Tensor] = as_tensors(inputs)
         states, indices = torch.from_numpy(rows), torch.from_numpy(index)
         with torch.inference_mode():
             caches = [*self._target_caches, *self._caches]
-            found = self._head.forward(self._ops, tensors, states, indices, caches)
+            found = self._head.forward(self._ops, tensors, states, indices, caches, head)
         logits, hidden = (result.numpy() for result in found)
         return logits, hidden

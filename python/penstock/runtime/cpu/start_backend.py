@@ -8,7 +8,7 @@ from penstock.config import EngineSettings, read_environment
 from penstock.kernels.native import Pool
 from penstock.models.decoder.decoder import Progress
 from penstock.models.loader.model_loader import LoadedModel
-from penstock.runtime.backend import Backend
+from penstock.runtime.backend import DecoderBackend
 from penstock.runtime.cpu.isa_selection import select_isas
 from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.memory import MemoryPlan
@@ -22,7 +22,7 @@ def start_backend(
     home: Path | None,
     pool: Pool | None = None,
     predecessor: NativeBackend | None = None,
-) -> tuple[Backend, str]:
+) -> tuple[DecoderBackend, str]:
     """Return the backend that the settings choose, and the name of its arithmetic.
 
     `home`: as for `start_runtime`.

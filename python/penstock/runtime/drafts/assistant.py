@@ -16,13 +16,17 @@ from penstock.config import EngineSettings
 from penstock.models.configuration.family import AssistantFamily
 from penstock.models.decoder.assistant_weights import AssistantWeights
 from penstock.models.decoder.centroid_head import CentroidHead
+from penstock.models.decoder.draft_head import HeadName
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.assistant_loader import load_assistant
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.quant.weight_slices import size_bytes
 from penstock.runtime.backend import Backend, Floats, Ints, MtpRunner
+from penstock.runtime.drafts.draft_sampler import DraftSampler
+from penstock.runtime.drafts.draft_vocabulary import DraftVocabulary, draft_head_bytes
 from penstock.runtime.drafts.memory import DrafterMemory
-from penstock.runtime.drafts.row_inputs import draft_sampling, row_inputs
+from penstock.runtime.drafts.open_vocabulary import open_vocabulary
+from penstock.runtime.drafts.row_inputs import row_inputs
 from penstock.runtime.drafts.vocabulary import check_vocabulary
 from penstock.runtime.memory import MemoryPlan
 from penstock.runtime.row_table import RowTable
@@ -32,22 +36,29 @@ from penstock.scheduler.types import Draft, DraftSource, SampledToken, StepPlan
 
 @dataclass(frozen=True, slots=True)
 class OpenedAssistant:
-    """An assistant that fits its target. `head`: its weights."""
+    """An assistant that fits its target.
+
+    - `head`: its weights.
+    - `vocabulary`: the tokens of its draft head; None without one.
+    """
 
     head: AssistantWeights
+    vocabulary: DraftVocabulary | None = None
 
     def memory(self, plan: MemoryPlan) -> DrafterMemory:
         """Return the memory that the assistant needs beside a target with the sizes of `plan`. Its
         activations use the memory of the target's."""
         return DrafterMemory(
-            weight_bytes=self.head.packed_bytes(size_bytes),
+            weight_bytes=self.head.packed_bytes(size_bytes) + draft_head_bytes(self.vocabulary),
             buffer_bytes=4 * plan.step_tokens * self.head.spec.target_width,
         )
 
     def start(self, plan: MemoryPlan, rows: RowTable, backend: Backend) -> AssistantDrafter:
         """Return the drafter. `backend` has packed the weights, except a head with centroids."""
         assert backend.mtp is not None
-        return AssistantDrafter(rows, backend, backend.mtp, self.head.centroid_head())
+        vocab = self.head.spec.decoder.vocab_size
+        sampler = DraftSampler(rows, backend, (vocab, vocab), self.vocabulary)
+        return AssistantDrafter(rows, backend.mtp, sampler, self.head.centroid_head())
 
 
 def open_assistant(
@@ -64,7 +75,11 @@ def open_assistant(
     vocab = model.spec.vocab_size
     if draft_files.kind == "gguf" or (draft_files.path / "tokenizer.json").exists():
         check_vocabulary(files, vocab, draft_files, weights.spec.decoder.vocab_size)
-    return OpenedAssistant(weights)
+    vocabulary = None
+    if weights.spec.centroids is None:
+        given = files, settings, model.weights, weights.decoder
+        vocabulary = open_vocabulary(*given, weights.pass_bytes())
+    return OpenedAssistant(weights, vocabulary)
 
 
 @dataclass(slots=True)
@@ -85,7 +100,7 @@ class _Row:
 
 
 class AssistantDrafter:
-    """A `Drafter` that runs an assistant. `rows` and `backend` are those of the target.
+    """A `Drafter` that runs an assistant. `rows`: those of the target.
     `centroids`: the language-model head if the assistant has one with centroids."""
 
     source: DraftSource = "draft_model"
@@ -94,13 +109,13 @@ class AssistantDrafter:
     def __init__(
         self,
         rows: RowTable,
-        backend: Backend,
         assistant: MtpRunner,
+        sampler: DraftSampler,
         centroids: CentroidHead | None = None,
     ) -> None:
         self._rows = rows
-        self._backend = backend
         self._assistant = assistant
+        self._sampler = sampler
         self._centroids = centroids
 
     def propose(
@@ -110,9 +125,10 @@ class AssistantDrafter:
         assert hidden is not None
         rows = self._asking(plan, sampled)
         states = hidden[[one.hidden for one in rows]]
+        head = self._sampler.head([one.row for one in rows])
         left = rows
         while left:
-            states = self._pass(left, states)
+            states = self._pass(left, states, head)
             going_on = [place for place, one in enumerate(left) if 0 < len(one.tokens) < one.wanted]
             states, left = states[going_on], [left[place] for place in going_on]
         drafts = (Draft(one.row, tuple(one.tokens)) for one in rows)
@@ -133,9 +149,10 @@ class AssistantDrafter:
             first += chunk.length + len(chunk.draft_tokens)
         return rows
 
-    def _pass(self, rows: list[_Row], states: Floats) -> Floats:
+    def _pass(self, rows: list[_Row], states: Floats, head: HeadName) -> Floats:
         """Run the assistant over the last token of each row, and propose one token more. `states`:
-        the hidden state for each row, [R, W]. Return those for the next pass.
+        the hidden state for each row, [R, W]. Return those for the next pass. `head`: the
+        language-model head.
 
         All passes turn the queries by the position of the last known token, and see the keys of the
         tokens before it.
@@ -150,11 +167,11 @@ class AssistantDrafter:
             positions=self._rows.rope_positions(numbers, last),
         )
         index = np.arange(len(rows), dtype=np.int32)
-        logits, following = self._assistant.run(inputs, states, index)
+        logits, following = self._assistant.run(inputs, states, index, head)
         if self._centroids is not None:
             logits = self._centroids.logits(logits)
         kept: Floats = following.copy()
-        self._sample(rows, logits)
+        self._sample(rows, logits, head)
         return kept
 
     def _last_tokens(self, rows: list[_Row], numbers: npt.NDArray[np.intp], last: Ints) -> Ints:
@@ -163,12 +180,12 @@ class AssistantDrafter:
         pairs = zip(drafts, known, strict=True)
         return np.array([own[0] if own else token for own, token in pairs], np.int32)
 
-    def _sample(self, rows: list[_Row], logits: Floats) -> None:
-        """Sample one draft token for each of `rows` as the target will: with its parameters, seed
-        and position. A row whose logits are not finite gets no further tokens."""
+    def _sample(self, rows: list[_Row], logits: Floats, head: HeadName) -> None:
+        """Sample one draft token for each of `rows`. A row whose logits are not finite gets no
+        further tokens."""
         numbers, counts = [one.row for one in rows], [len(one.tokens) for one in rows]
-        sampling = draft_sampling(self._rows, numbers, counts, logits.shape[1])
-        for one, token in zip(rows, self._backend.sample(logits, sampling).tolist(), strict=True):
+        token_ids = self._sampler.sample(numbers, counts, logits, head)
+        for one, token in zip(rows, token_ids, strict=True):
             if token < 0:
                 one.wanted = 0
             else:

@@ -12,10 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from penstock.kernels.sampler_inputs import SamplingRows
-from penstock.runtime.backend import Backend, Floats, Ints
+from penstock.models.decoder.draft_head import HeadName
+from penstock.runtime.backend import DecoderBackend, Floats, Ints
 from penstock.runtime.drafts.computed_tokens import ComputedTokens
-from penstock.runtime.drafts.row_inputs import draft_sampling, row_inputs
+from penstock.runtime.drafts.draft_sampler import DraftSampler
+from penstock.runtime.drafts.draft_vocabulary import DraftVocabulary
+from penstock.runtime.drafts.row_inputs import row_inputs
 from penstock.runtime.memory import MemoryPlan
 from penstock.runtime.row_table import RowTable
 from penstock.scheduler import MAX_DRAFT_TOKENS
@@ -49,13 +51,19 @@ class DraftModel:
     `rows`: the rows of the target.
     `memory`: the sizes for which `backend` is built.
     `vocab_sizes`: rows of the embedding of the target and of the draft model.
+    `vocabulary`: the tokens of the draft head; None without one.
     """
 
     source: DraftSource = "draft_model"
     reads_hidden = False
 
     def __init__(
-        self, rows: RowTable, backend: Backend, memory: MemoryPlan, vocab_sizes: tuple[int, int]
+        self,
+        rows: RowTable,
+        backend: DecoderBackend,
+        memory: MemoryPlan,
+        vocab_sizes: tuple[int, int],
+        vocabulary: DraftVocabulary | None = None,
     ) -> None:
         self._rows = rows
         self._backend = backend
@@ -63,6 +71,7 @@ class DraftModel:
         self._step_tokens = memory.step_tokens
         self._computed = ComputedTokens(memory.cache.blocks, memory.cache.block_size)
         self._target_vocab, self._vocab = vocab_sizes
+        self._sampler = DraftSampler(rows, backend, vocab_sizes, vocabulary)
 
     def propose(
         self, plan: StepPlan, sampled: Sequence[SampledToken], hidden: Floats | None
@@ -77,12 +86,13 @@ class DraftModel:
             return ()
         starts = np.array([draft.start for draft in drafts], np.int32)
         ends = np.array([draft.end for draft in drafts], np.int32)
-        self._advance(drafts, starts, ends - starts)
+        head = self._sampler.head([draft.row for draft in drafts if draft.samples])
+        self._advance(drafts, starts, ends - starts, head)
         going_on = [draft for draft in drafts if draft.samples]
         while going_on := [one for one in going_on if 0 < len(one.tokens) < one.wanted]:
             starts = np.array([one.known + len(one.tokens) - 1 for one in going_on], np.int32)
             before = [len(one.tokens) for one in going_on]
-            self._advance(going_on, starts, np.ones(len(going_on), np.int32))
+            self._advance(going_on, starts, np.ones(len(going_on), np.int32), head)
             pairs = zip(going_on, before, strict=True)
             going_on = [one for one, count in pairs if len(one.tokens) > count]
         for draft in drafts:
@@ -119,31 +129,24 @@ class DraftModel:
                 room -= end - start
         return drafts
 
-    def _advance(self, drafts: list[_Draft], starts: Ints, lengths: Ints) -> None:
+    def _advance(self, drafts: list[_Draft], starts: Ints, lengths: Ints, head: HeadName) -> None:
         """Compute tokens of each of `drafts` from `starts` on, and add one token to those that
-        sample. A token that is not in the target's vocabulary is not added."""
+        sample. A token that is not in the target's vocabulary is not added. `head`: the
+        language-model head."""
         samples = np.array([draft.samples for draft in drafts])
         rows = np.array([draft.row for draft in drafts], np.intp)
         inputs = row_inputs(self._rows, rows, starts, lengths, samples)
         if self._vocab < self._target_vocab:
             inputs = replace(inputs, tokens=np.minimum(inputs.tokens, np.int32(self._vocab - 1)))
-        logits = self._backend.logits(inputs)
+        logits = self._backend.logits(inputs, head)
         sampling = [draft for draft in drafts if draft.samples]
         if not sampling:
             return
         numbers = [draft.row for draft in sampling]
         counts = [len(draft.tokens) for draft in sampling]
-        token_ids = self._backend.sample(logits, self._sampling(numbers, counts))
+        token_ids = self._sampler.sample(numbers, counts, logits, head)
         ahead = np.array(counts, np.intp)
-        self._rows.put_ahead(numbers, ahead, np.maximum(token_ids, 0))
-        for draft, token in zip(sampling, token_ids.tolist(), strict=True):
-            if 0 <= token < self._target_vocab:
+        self._rows.put_ahead(numbers, ahead, np.maximum(np.array(token_ids, np.int32), 0))
+        for draft, token in zip(sampling, token_ids, strict=True):
+            if token >= 0:
                 draft.tokens.append(token)
-
-    def _sampling(self, rows: list[int], num_drafts: list[int]) -> SamplingRows:
-        """Return the result of `draft_sampling`, without lists that may name tokens that only the
-        target has."""
-        sampling = draft_sampling(self._rows, rows, num_drafts, self._vocab)
-        if self._vocab < self._target_vocab:
-            sampling = replace(sampling, bias=None, seen=None, dry=None)
-        return sampling

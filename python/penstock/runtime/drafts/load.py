@@ -17,9 +17,11 @@ from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.backend import Backend
 from penstock.runtime.drafter import Drafter
 from penstock.runtime.drafts.assistant import open_assistant
+from penstock.runtime.drafts.draft_vocabulary import DraftVocabulary
 from penstock.runtime.drafts.memory import DrafterMemory
 from penstock.runtime.drafts.mtp import OpenedMtp
 from penstock.runtime.drafts.open_draft_model import open_draft_model
+from penstock.runtime.drafts.open_vocabulary import open_vocabulary
 from penstock.runtime.memory import MemoryPlan
 from penstock.runtime.row_table import RowTable
 
@@ -31,6 +33,10 @@ class OpenedDrafter(Protocol):
     def head(self) -> HeadWeights | None:
         """The weights that the backend of the target packs; None if the drafter has a backend of
         its own."""
+
+    @property
+    def vocabulary(self) -> DraftVocabulary | None:
+        """The tokens of its draft head; None without one."""
 
     def memory(self, plan: MemoryPlan) -> DrafterMemory:
         """Return the memory that the drafter needs beside a target with the sizes of `plan`."""
@@ -63,7 +69,9 @@ def open_drafter(
         return open_draft_model(draft_files, files, model, settings, home)
     if not isinstance(model.mtp, MtpWeights):
         return None
-    return OpenedMtp(model.spec, model.mtp)
+    head = model.weights if model.mtp.shares_head else model.mtp.layer
+    given = files, settings, model.weights, head
+    return OpenedMtp(model.spec, model.mtp, open_vocabulary(*given, model.mtp.pass_bytes()))
 
 
 def mtp_of(settings: EngineSettings) -> Literal["ignored", "required"]:

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from penstock.models.decoder.draft_head import HeadName
 from penstock.models.decoder.mtp_layer import mtp_decoder
 from penstock.models.decoder.mtp_weights import MtpWeights
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.quant.weight_slices import size_bytes
 from penstock.runtime.backend import Backend, Floats, Ints, MtpRunner
+from penstock.runtime.drafts.draft_sampler import DraftSampler
+from penstock.runtime.drafts.draft_vocabulary import DraftVocabulary, draft_head_bytes
 from penstock.runtime.drafts.memory import DrafterMemory
-from penstock.runtime.drafts.row_inputs import draft_sampling, row_inputs
+from penstock.runtime.drafts.row_inputs import row_inputs
 from penstock.runtime.memory import MemoryPlan
 from penstock.runtime.row_table import RowTable
 from penstock.scheduler.types import Draft, DraftSource, SampledToken, StepPlan
@@ -28,16 +31,21 @@ from penstock.scheduler.types import Draft, DraftSource, SampledToken, StepPlan
 
 @dataclass(frozen=True, slots=True)
 class OpenedMtp:
-    """The MTP head of a model with the spec `spec`. `head`: its weights."""
+    """The MTP head of a model with the spec `spec`.
+
+    - `head`: its weights.
+    - `vocabulary`: the tokens of its draft head; None without one.
+    """
 
     spec: DecoderSpec
     head: MtpWeights
+    vocabulary: DraftVocabulary | None = None
 
     def memory(self, plan: MemoryPlan) -> DrafterMemory:
         """Return the memory that the head needs beside a target with the sizes of `plan`. Its
         activations use the memory of the target's."""
         return DrafterMemory(
-            weight_bytes=self.head.packed_bytes(size_bytes),
+            weight_bytes=self.head.packed_bytes(size_bytes) + draft_head_bytes(self.vocabulary),
             cache=replace(plan.cache, layers=mtp_decoder(self.spec).caches),
             buffer_bytes=4 * plan.step_tokens * self.spec.hidden_size,
         )
@@ -45,7 +53,8 @@ class OpenedMtp:
     def start(self, plan: MemoryPlan, rows: RowTable, backend: Backend) -> MtpDrafter:
         """Return the drafter. `backend` has packed the weights."""
         assert backend.mtp is not None
-        return MtpDrafter(rows, backend, backend.mtp)
+        sizes = self.spec.vocab_size, self.spec.vocab_size
+        return MtpDrafter(rows, backend.mtp, DraftSampler(rows, backend, sizes, self.vocabulary))
 
 
 @dataclass(slots=True)
@@ -71,15 +80,15 @@ class _Row:
 
 
 class MtpDrafter:
-    """A `Drafter` that runs an MTP head. `rows` and `backend` are those of the target."""
+    """A `Drafter` that runs an MTP head. `rows`: those of the target."""
 
     source: DraftSource = "mtp"
     reads_hidden = True
 
-    def __init__(self, rows: RowTable, backend: Backend, head: MtpRunner) -> None:
+    def __init__(self, rows: RowTable, head: MtpRunner, sampler: DraftSampler) -> None:
         self._rows = rows
-        self._backend = backend
         self._head = head
+        self._sampler = sampler
 
     def propose(
         self, plan: StepPlan, sampled: Sequence[SampledToken], hidden: Floats | None
@@ -90,10 +99,11 @@ class MtpDrafter:
         rows = self._computed(plan, sampled)
         if not rows:
             return ()
-        states, index = self._first_pass(rows, hidden)
+        head = self._sampler.head([one.row for one in rows if one.goes_on])
+        states, index = self._first_pass(rows, hidden, head)
         left = [place for place, one in enumerate(rows) if one.goes_on and one.tokens]
         while left:
-            states = self._next_pass([rows[place] for place in left], states, index[left])
+            states = self._next_pass([rows[place] for place in left], states, index[left], head)
             index = np.full(len(rows), -1, np.int32)
             index[left] = np.arange(len(left))
             left = [place for place in left if rows[place].goes_on]
@@ -119,10 +129,10 @@ class MtpDrafter:
             first += chunk.length + len(chunk.draft_tokens)
         return rows
 
-    def _first_pass(self, rows: list[_Row], hidden: Floats) -> tuple[Floats, Ints]:
-        """Run the head over the hidden states of the target, and propose one token for each row
-        that asks for some. Return the hidden states of the head, and the index of the last one of
-        each row."""
+    def _first_pass(self, rows: list[_Row], hidden: Floats, head: HeadName) -> tuple[Floats, Ints]:
+        """Run the MTP head over the hidden states of the target, and propose one token for each row
+        that asks for some. Return the hidden states of the MTP head, and the index of the last one
+        of each row. `head`: the language-model head."""
         numbers = np.array([one.row for one in rows], np.intp)
         starts = np.array([one.start for one in rows], np.int32)
         lengths = np.array([one.length for one in rows], np.int32)
@@ -137,13 +147,13 @@ class MtpDrafter:
         firsts = np.array([one.first for one in rows], np.int32)
         index = np.repeat(firsts - inputs.query_starts[:-1], lengths)
         index += np.arange(len(index), dtype=np.int32)
-        logits, states = self._head.run(inputs, hidden, index)
-        self._sample([one for one in rows if one.goes_on], logits)
+        logits, states = self._head.run(inputs, hidden, index, head)
+        self._sample([one for one in rows if one.goes_on], logits, head)
         return states, inputs.query_starts[1:] - np.int32(1)
 
-    def _next_pass(self, rows: list[_Row], states: Floats, index: Ints) -> Floats:
-        """Run the head over one further token of each row, its last draft token, and propose one
-        more. Return the hidden states of the head, one for each row."""
+    def _next_pass(self, rows: list[_Row], states: Floats, index: Ints, head: HeadName) -> Floats:
+        """Run the MTP head over one further token of each row, its last draft token, and propose
+        one more. Return the hidden states of the MTP head, one for each row."""
         numbers = np.array([one.row for one in rows], np.intp)
         ones = np.ones(len(rows), np.int32)
         ends = [one.start + one.length + len(one.tokens) - 1 for one in rows]
@@ -154,18 +164,17 @@ class MtpDrafter:
             tokens=np.array([one.tokens[-1] for one in rows], np.int32),
             positions=self._rows.rope_positions(numbers, positions),
         )
-        logits, states = self._head.run(inputs, states, index)
-        self._sample(rows, logits)
+        logits, states = self._head.run(inputs, states, index, head)
+        self._sample(rows, logits, head)
         return states
 
-    def _sample(self, rows: list[_Row], logits: Floats) -> None:
-        """Sample one draft token for each of `rows` as the target will: with its parameters, seed
-        and position. A row whose logits are not finite gets no further tokens."""
+    def _sample(self, rows: list[_Row], logits: Floats, head: HeadName) -> None:
+        """Sample one draft token for each of `rows`. A row whose logits are not finite gets no
+        further tokens."""
         if not rows:
             return
         numbers, counts = [one.row for one in rows], [len(one.tokens) for one in rows]
-        sampling = draft_sampling(self._rows, numbers, counts, logits.shape[1])
-        token_ids = self._backend.sample(logits, sampling).tolist()
+        token_ids = self._sampler.sample(numbers, counts, logits, head)
         for one, token in zip(rows, token_ids, strict=True):
             if token < 0:
                 one.wanted = 0

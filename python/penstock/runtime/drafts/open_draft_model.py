@@ -9,13 +9,17 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
+from penstock.models.decoder.pass_bytes import layer_bytes
+from penstock.models.decoder.weights import DecoderWeights
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import LoadedModel, load_model
 from penstock.runtime.backend import Backend
 from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.start_backend import start_backend
 from penstock.runtime.drafts.draft_model import DraftModel
+from penstock.runtime.drafts.draft_vocabulary import DraftVocabulary, draft_head_bytes
 from penstock.runtime.drafts.memory import NO_DRAFTER, DrafterMemory
+from penstock.runtime.drafts.open_vocabulary import open_vocabulary
 from penstock.runtime.drafts.vocabulary import check_vocabulary
 from penstock.runtime.media_memory import NO_MEDIA
 from penstock.runtime.memory import MemoryPlan, buffer_bytes, refuse_8_bit_cache
@@ -32,6 +36,7 @@ class OpenedDraftModel:
     `settings`: the settings of the engine without LoRA.
     `packed_bytes`: the bytes of its packed weights.
     `target_vocab`: rows of the embedding of the target.
+    `vocabulary`: the tokens of its draft head; None without one.
     `home`: as for `start_runtime`.
     """
 
@@ -39,6 +44,7 @@ class OpenedDraftModel:
     settings: EngineSettings
     packed_bytes: int
     target_vocab: int
+    vocabulary: DraftVocabulary | None
     home: Path | None
 
     @property
@@ -51,7 +57,7 @@ class OpenedDraftModel:
         spec = self.model.spec
         sizes = plan.step_tokens, plan.sizes.max_num_seqs, self._context(plan)
         return DrafterMemory(
-            weight_bytes=self.packed_bytes,
+            weight_bytes=self.packed_bytes + draft_head_bytes(self.vocabulary),
             cache=replace(plan.cache, layers=spec.caches),
             buffer_bytes=buffer_bytes(spec, *sizes),
         )
@@ -73,9 +79,11 @@ class OpenedDraftModel:
             drafter=NO_DRAFTER,
         )
         pool = backend.pool if isinstance(backend, NativeBackend) else None
-        started, _ = start_backend(self.model, memory, self.settings, None, self.home, pool)
+        ids = None if self.vocabulary is None else self.vocabulary.ids
+        model = replace(self.model, draft_ids=ids)
+        started, _ = start_backend(model, memory, self.settings, None, self.home, pool)
         vocab_sizes = self.target_vocab, self.model.spec.vocab_size
-        return DraftModel(rows, started, memory, vocab_sizes)
+        return DraftModel(rows, started, memory, vocab_sizes, self.vocabulary)
 
     def _context(self, plan: MemoryPlan) -> int:
         return min(plan.max_model_len, self.model.spec.max_model_len)
@@ -102,10 +110,12 @@ def open_draft_model(
     if any(size is not None and size.latent for size in draft.spec.caches):
         refuse_8_bit_cache(settings, f"the draft model {draft.model_id} with latent attention")
     check_vocabulary(files, model.spec.vocab_size, draft_files, draft.spec.vocab_size)
+    layers = layer_bytes(draft.weights) if isinstance(draft.weights, DecoderWeights) else 0
     return OpenedDraftModel(
         model=replace(draft, media_spec=None, media=()),
         settings=msgspec.structs.replace(settings, lora=None),
         packed_bytes=weight_bytes(draft_files, draft.spec, settings) + draft.extra_bytes,
         target_vocab=model.spec.vocab_size,
+        vocabulary=open_vocabulary(draft_files, settings, model.weights, draft.weights, layers),
         home=home,
     )

@@ -1,14 +1,10 @@
-"""The inputs of a drafter's step and of its sampler, over the rows of its target."""
+"""The inputs of a drafter's step over the rows of its target."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.step_inputs import StepInputs
 from penstock.runtime.packed_positions import packed_positions
 from penstock.runtime.row_table import RowTable
@@ -41,19 +37,3 @@ def row_inputs(
         is_prompt=is_prompt,
         sampled_is_prompt=None if is_prompt is None else is_prompt[sample_rows],
     )
-
-
-def draft_sampling(
-    table: RowTable, rows: list[int], num_drafts: Sequence[int], vocab_size: int
-) -> SamplingRows:
-    """Return the target's sampling parameters for the next draft token of each of `rows`, which has
-    `num_drafts` draft tokens so far. Penalties count only the known tokens.
-
-    `vocab_size`: the number of logits.
-    """
-    ahead = np.array(num_drafts, np.intp)
-    sampling = table.sampling(rows, ahead)
-    masks = table.apply_min_tokens(rows, ahead, None, vocab_size)
-    if masks is None:
-        return sampling
-    return replace(sampling, masks=masks[0], mask_of=masks[1])

@@ -1,7 +1,8 @@
-"""Checks that a draft model has the vocabulary of its target."""
+"""Reads the vocabularies of models, and checks that a draft model has that of its target."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.base.errors import ModelError
@@ -14,6 +15,19 @@ from penstock.quant.json_file import read_json
 MAX_TOKENIZER_BYTES: Final = 256 << 20
 MOST_FURTHER: Final = 512
 """Vocabularies of one family may differ in the number of special tokens and of padding rows."""
+_SPECIAL: Final = (TokenType.CONTROL, TokenType.USER_DEFINED)
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyTokens:
+    """The tokens in use by id, as the tokenizer's file writes them.
+
+    - `texts`: id -> text, or the name of a special token.
+    - `special`: the tokens that the tokenizer does not make from text by its rules.
+    """
+
+    texts: dict[int, str]
+    special: frozenset[int]
 
 
 def check_vocabulary(
@@ -25,11 +39,12 @@ def check_vocabulary(
         raise _refusal(
             target, draft, f"it has {draft_size:,} tokens, and the model {target_size:,}"
         )
-    tokens, drafted = _tokens(target), _tokens(draft)
-    if tokens is None or drafted is None:
-        if target_size != draft_size or (tokens is None) != (drafted is None):
+    own, others = vocabulary_tokens(target), vocabulary_tokens(draft)
+    if own is None or others is None:
+        if target_size != draft_size or (own is None) != (others is None):
             raise _refusal(target, draft, "one of them has no tokenizer to compare")
         return
+    tokens, drafted = own.texts, others.texts
     for id in sorted(tokens.keys() & drafted.keys()):
         if tokens[id] != drafted[id]:
             raise _refusal(
@@ -47,13 +62,15 @@ def _refusal(target: ModelFiles, draft: ModelFiles, difference: str) -> ModelErr
     )
 
 
-def _tokens(files: ModelFiles) -> dict[int, str] | None:
-    """Return the text of each token in use, by id; None for a folder without tokenizer.json."""
+def vocabulary_tokens(files: ModelFiles) -> VocabularyTokens | None:
+    """Return the tokens of a model; None for a folder without tokenizer.json. Raises ModelError if
+    the file is not a valid tokenizer."""
     if files.kind == "gguf":
         data = tokenizer_data(GgufFile(files.path))
         types = data.token_types or [TokenType.NORMAL] * len(data.tokens)
-        pairs = enumerate(zip(data.tokens, types, strict=True))
-        return {id: token for id, (token, kind) in pairs if kind != TokenType.UNUSED}
+        kinds = dict(enumerate(types))
+        texts = {id: data.tokens[id] for id, kind in kinds.items() if kind != TokenType.UNUSED}
+        return VocabularyTokens(texts, frozenset(id for id in texts if kinds[id] in _SPECIAL))
     path = files.path / "tokenizer.json"
     if not path.exists():
         return None
@@ -65,6 +82,7 @@ def _tokens(files: ModelFiles) -> dict[int, str] | None:
         else:
             tokens = {id: str(entry[0]) for id, entry in enumerate(vocab)}
         added = document.get("added_tokens") or []
-        return tokens | {int(one["id"]): str(one["content"]) for one in added}
+        special = {int(one["id"]): str(one["content"]) for one in added}
+        return VocabularyTokens(tokens | special, frozenset(special))
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise ModelError(f"{path} is not a valid tokenizer: {error!r}") from None
