@@ -4,7 +4,8 @@ Random checkpoints and small models accept other shares of their drafts than the
 serve. So the drafts are scripted: the answers are recorded without speculation, and each draft
 token is the recorded one with the probability of a published table, or another token. The target,
 its verification and its sampler are real, and so is the time of the drafter that the settings name:
-it runs, and its tokens are replaced. Without one, drafts take no time.
+it runs, and its tokens are replaced. Without one, drafts take no time. A draft head is used always,
+because random answers say nothing about the tokens that it lacks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -48,7 +50,8 @@ def acceptance_rates() -> list[float]:
 
 class ScriptedDrafter:
     """A `Drafter` with scripted acceptance. `answers`: the recorded answers by prompt and seed.
-    `inner`: the drafter whose time counts; None: no time."""
+    `inner`: the drafter whose time counts; None: no time. `outside`: the share of tokens that are
+    not drafted."""
 
     source: DraftSource = "mtp"
 
@@ -57,11 +60,12 @@ class ScriptedDrafter:
         answers: dict[tuple[tuple[int, ...], int], list[int]],
         vocab_size: int,
         inner: Drafter | None,
+        outside: float = 0.0,
     ) -> None:
         self._answers = answers
         self._vocab_size = vocab_size
         self._inner = inner
-        self._rates = acceptance_rates()
+        self._rates = [(1 - outside) * rate for rate in acceptance_rates()]
         self._random = random.Random(1)
         self._rows: dict[int, tuple[int, list[int]]] = {}
 
@@ -105,9 +109,12 @@ def measure_scripted(
     new: int,
     streams_at_once: Sequence[int] = (1, 8),
     lengths: Sequence[int] = tuple(TOKENS_PER_STEP),
+    outside: float = 0.0,
 ) -> dict[str, Any]:
     """Return tokens/s without drafts and with at most each of `lengths` scripted draft tokens, for
-    each number of streams. Each answer has `new` tokens, sampled at temperature 1."""
+    each number of streams. Each answer has `new` tokens, sampled at temperature 1. `outside`: see
+    `ScriptedDrafter`."""
+    _use_draft_head(runtime._drafter)
     result: dict[str, Any] = {}
     for streams in streams_at_once:
         asked = [
@@ -122,7 +129,7 @@ def measure_scripted(
         without = 8 * new / seconds
         case: dict[str, Any] = {"without": round(without, 1)}
         for most in lengths:
-            drafter = ScriptedDrafter(answers, runtime.info.vocab_size, runtime._drafter)
+            drafter = ScriptedDrafter(answers, runtime.info.vocab_size, runtime._drafter, outside)
             core = _engine(runtime, settings, drafter, most)
             _run(core, batches)  # measures costs and acceptance
             before = core.gauges().accepted_tokens
@@ -139,6 +146,13 @@ def measure_scripted(
             }
         result[f"{streams} stream{'s' * (streams > 1)}"] = case
     return result
+
+
+def _use_draft_head(drafter: Any) -> None:
+    """Let a drafter with a draft head use it for any text."""
+    sampler = getattr(drafter, "_sampler", None)
+    if sampler is not None and sampler.vocabulary is not None:
+        sampler.vocabulary = replace(sampler.vocabulary, most_outside=1.0)
 
 
 def _engine(

@@ -160,6 +160,8 @@ def measure_script(
     mtp: bool,
     streams: Sequence[int],
     lengths: Sequence[int],
+    draft_vocabulary: int,
+    outside: float,
 ) -> dict[str, Any]:
     """Return the figures of `bench.scripted_acceptance` for a model."""
     tokenizer = load_tokenizer(load_text_parts(resolve_model(model, read_environment().home)))
@@ -170,14 +172,16 @@ def measure_script(
         draft_model=draft_model,
         # Without drafts, a model with recurrent layers has no room for those of the script.
         speculative_algorithm="mtp" if mtp else "ngram",
+        draft_vocabulary=draft_vocabulary,
     )
     runtime = load_runtime(settings)
     assert isinstance(runtime, CpuRuntime), "only the CPU runtime has drafters"
     prompts = [tuple(tokenizer.encode(prompt)) for prompt in FRESH.values()]
-    figures = measure_scripted(runtime, settings, prompts, new, streams, lengths)
+    figures = measure_scripted(runtime, settings, prompts, new, streams, lengths, outside)
     runtime.close()
     drafter = draft_model or ("mtp" if mtp else "no time")
-    given = {"new_tokens": new, "threads": threads, "drafter": drafter}
+    given = {"new_tokens": new, "threads": threads, "drafter": drafter, "outside": outside}
+    given["draft_vocabulary"] = draft_vocabulary
     return {"machine": facts(), **given, **figures}
 
 
@@ -235,6 +239,15 @@ def main() -> None:
         choices=tuple(TOKENS_PER_STEP),
         help="with --scripted: largest numbers of draft tokens",
     )
+    parser.add_argument(
+        "--draft-vocabulary", type=int, default=32768, help="with --scripted: as for the server"
+    )
+    parser.add_argument(
+        "--outside",
+        type=float,
+        default=0.0,
+        help="with --scripted: share of the answers that the draft vocabulary lacks",
+    )
     given = parser.parse_args()
     if given.scripted:
         figures = measure_script(
@@ -245,6 +258,8 @@ def main() -> None:
             given.mtp,
             given.streams,
             given.lengths,
+            given.draft_vocabulary,
+            given.outside,
         )
     else:
         figures = measure(given.model, given.new, given.repeats, given.threads, given.only)
