@@ -81,7 +81,7 @@ class DraftVocabulary:
 
     @cached_property
     def places(self) -> Ints:
-        """The place of each token in `ids`, -1 for others. The last entry stands for all tokens
+        """The place of each token in `ids`, -1 for others. The last entry is that of all tokens
         beyond it."""
         places = np.full(int(self.ids[-1]) + 2, -1, np.int32)
         places[self.ids] = np.arange(len(self.ids), dtype=np.int32)
