@@ -33,7 +33,7 @@ LAST_TOKENS: Final = 128
 answer."""
 _LEAST_SAVING: Final = 0.05
 """The share of the bytes of a step with one draft token that a draft head must save. Below, the
-tokens that it lacks cost as much: 3 to 7 % of English text and code at 32,768 tokens."""
+tokens that it lacks cost as much: 3 to 9 % of English text and code at 32,768 tokens."""
 _CHARACTERS: Final = 8
 """Up to an eighth of the tokens are characters."""
 _UNUSED: Final = re.compile(r"unused|reserved|dummy|<special_\d+>", re.IGNORECASE)
