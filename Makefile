@@ -3,6 +3,8 @@
 PYTHON ?= python3
 # Pinned here so that a machine without a GPU pulls no CUDA build; pyproject declares the range.
 TORCH ?= torch==2.13.0
+# Packages whose packing code the tests run. What they depend on is large and not needed for that.
+PACKINGS := auto-round==0.16.1 amd-quark==0.13 autoawq==0.2.9
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
@@ -70,6 +72,7 @@ $(VENV)/.dev: pyproject.toml $(NATIVE) $(PACKAGES) | $(BIN)/pip
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]' \
 		-C cmake.define.PENSTOCK_ISAS=all -C cmake.define.PENSTOCK_EMULATED=ON \
 		-C cmake.define.PENSTOCK_TESTS=ON -C cmake.define.PENSTOCK_WERROR=ON
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps $(PACKINGS)
 	@touch $(VENV)/.runtime $@
 
 # The compilers of the packaged GPU kernels, without development tools.

@@ -3,13 +3,10 @@ packages dequantize."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
+from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,6 +15,7 @@ from safetensors.torch import save_file
 
 from penstock.quant.dequantize import dequantize
 from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
+from tests.support.bare_packages import import_bare
 from tests.support.checkpoints.packings import awq, quantized, quark, round_config
 
 ROWS, COLUMNS = 64, 256
@@ -38,21 +36,23 @@ def read(folder: Path, config: dict[str, Any], held: dict[str, torch.Tensor]) ->
     return dequantize(checkpoint.matrix("a.weight"))
 
 
+@cache
 def awq_module(name: str) -> Any:
-    """Load a layer of AutoAWQ by its file. The package itself imports old versions of others, and
-    layers import kernels with its `try_import`."""
-    found = importlib.util.find_spec("awq")
-    if found is None or not found.submodule_search_locations:
-        pytest.skip("needs autoawq")
-    path = Path(found.submodule_search_locations[0]) / "modules" / "linear" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module, kernels = importlib.util.module_from_spec(spec), ModuleType("awq.utils.module")
-    setattr(kernels, "try_import", lambda name: (None, f"no kernels {name}"))  # noqa: B010
-    packages = {name: ModuleType(name) for name in ("awq", "awq.utils")}
-    with patch.dict(sys.modules, packages | {"awq.utils.module": kernels}):
-        spec.loader.exec_module(module)
-    return module
+    """Return the module of a layer of AutoAWQ, without its kernels."""
+    kernels = {"awq.utils.module.try_import": lambda name: (None, f"no kernels {name}")}
+    return import_bare(f"awq.modules.linear.{name}", kernels)
+
+
+@cache
+def round_module(name: str) -> Any:
+    """Return a module of AutoRound."""
+    return import_bare(name, {"auto_round.utils.get_packing_device": lambda device: "cpu"})
+
+
+@cache
+def quark_packing() -> Any:
+    """Return the module of Quark that packs."""
+    return import_bare("quark.torch.utils.pack", {"quark.torch.quantization.config": None})
 
 
 def linear(values: torch.Tensor) -> torch.nn.Linear:
@@ -105,7 +105,7 @@ def test_awq_marlin(tmp_path: Path, group: int) -> None:
 )
 def test_auto_round(tmp_path: Path, packing: str, file: str, bits: int) -> None:
     name = file if file.startswith("q") else f"qlinear_torch{file}"
-    package = pytest.importorskip(f"auto_round_extension.torch.{name}")
+    package = round_module(f"auto_round_extension.torch.{name}")
     _, scale, zero, values = quantized(weight(), bits, 32)
     if name.endswith("_zp"):  # a zero point of 0 becomes 1 in this form
         zero = np.maximum(zero, 1)
@@ -123,7 +123,7 @@ def test_auto_round(tmp_path: Path, packing: str, file: str, bits: int) -> None:
 
 @pytest.mark.parametrize("bits", [4, 5, 6, 7])
 def test_auto_round_with_the_packing_of_awq(tmp_path: Path, bits: int) -> None:
-    package = pytest.importorskip("auto_round.export.export_to_awq.utils")
+    package = round_module("auto_round.export.export_to_awq.utils")
     _, scale, zero, values = quantized(weight(), bits, 32)
     zeros = torch.from_numpy(zero).float()
     layer = package.WQLinear_GEMM.from_linear(
@@ -199,7 +199,7 @@ def test_torchao(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("order", ["reorder", "order"])
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_quark_4_bits(tmp_path: Path, dtype: str, order: str) -> None:
-    package = pytest.importorskip("quark.torch.utils.pack")
+    package = quark_packing()
     method = package.create_pack_method("per_group", dtype)
     q, scale, zero, values = quantized(weight(), 4, 32)
     middle = 8 if dtype == "int4" else 0
@@ -215,7 +215,7 @@ def test_quark_4_bits(tmp_path: Path, dtype: str, order: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "bits"), [("fp4", 4), ("fp6_e2m3", 6)])
 def test_quark_floats_in_groups(tmp_path: Path, dtype: str, bits: int) -> None:
-    package = pytest.importorskip("quark.torch.utils.pack")
+    package = quark_packing()
     method = package.create_pack_method("per_group", dtype)
     shape = ROWS, COLUMNS * bits // 8  # all codes are numbers
     packed = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0))
