@@ -15,6 +15,7 @@ from penstock.quant.safetensors.quantization_schemes import (
     LayoutName,
     MixedScheme,
     Scheme,
+    float8_block,
     grouping,
     refuse_unless,
 )
@@ -96,6 +97,4 @@ def _block(group_size: int | list[int], where: str) -> tuple[int, int] | None:
         if group_size > 0:
             raise ModelError(f"{where}: group_size {group_size} is not supported for 8-bit floats")
         return None
-    if len(group_size) != 2 or min(group_size) <= 0:
-        raise ModelError(f"{where}: group_size {group_size} is not supported for 8-bit floats")
-    return group_size[0], group_size[1]
+    return float8_block(group_size, f"{where}: group_size")

@@ -16,6 +16,7 @@ from penstock.quant.safetensors.quantization_schemes import (
     IntegerScheme,
     LayoutName,
     Scheme,
+    float8_block,
     grouping,
     joined,
     refuse_unless,
@@ -101,10 +102,7 @@ def _floats(group: _Group, weights: _Tensors, where: str) -> Float8Scheme:
         raise ModelError(f"{where}: only symmetric 8-bit floats are supported")
     refuse_unless(weights.strategy, ("tensor", "channel", "block", "group"), f"{where}: strategy")
     if weights.strategy == "block":
-        size = weights.block_structure or []
-        if len(size) != 2 or min(size) <= 0:
-            raise ModelError(f"{where}: block_structure {size} is not supported")
-        return Float8Scheme((size[0], size[1]))
+        return Float8Scheme(float8_block(weights.block_structure, f"{where}: block_structure"))
     if weights.strategy == "group":
         if weights.group_size is None or weights.group_size <= 0:
             raise ModelError(f"{where}: group_size {weights.group_size} is not supported")

@@ -20,6 +20,7 @@ from penstock.quant.safetensors.quantization_schemes import (
     MixedScheme,
     Mxfp4Scheme,
     Scheme,
+    float8_block,
     grouping,
     refuse_unless,
 )
@@ -176,11 +177,7 @@ def _fp8(path: Path) -> Float8Scheme:
     refuse_unless(config.fmt, ("e4m3", "e5m2"), f"{where}: fmt")
     refuse_unless(config.activation_scheme, ("dynamic", "static"), f"{where}: activation_scheme")
     size = config.weight_block_size
-    if size is None:
-        return Float8Scheme(None)
-    if len(size) != 2 or min(size) <= 0:
-        raise ModelError(f"{where}: weight_block_size {size} is not supported")
-    return Float8Scheme((size[0], size[1]))
+    return Float8Scheme(None if size is None else float8_block(size, f"{where}: weight_block_size"))
 
 
 def _gptq(path: Path) -> IntegerScheme:

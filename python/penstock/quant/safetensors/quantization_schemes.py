@@ -134,6 +134,18 @@ def grouping(bits: int, group: int | None, known: tuple[int, ...], where: str) -
     return Grouping(bits, group)
 
 
+def float8_block(size: object, where: str) -> tuple[int, int]:
+    """Return the number of rows and of columns that share a scale of 8-bit floats. Raises
+    ModelError that starts with `where`, the name of a key, unless `size` has two positive
+    numbers."""
+    match size:
+        case [int(rows), int(columns)] if rows > 0 and columns > 0:
+            return rows, columns
+    raise ModelError(
+        f"{where} {size} is not supported: a block of 8-bit floats has two positive sizes"
+    )
+
+
 def refuse_unless(value: object, known: tuple[object, ...], where: str) -> None:
     """Check that `value` is one of the `known` values. Raises ModelError that starts with `where`,
     the name of a key."""

@@ -14,6 +14,7 @@ from penstock.quant.safetensors.quantization_schemes import (
     IntegerScheme,
     LayoutName,
     Scheme,
+    float8_block,
     grouping,
     joined,
     refuse_unless,
@@ -122,10 +123,7 @@ def _block(weight: _Tensors, where: str) -> tuple[int, int] | None:
         weight.qscheme, ("per_tensor", "per_channel", "per_block", "per_group"), f"{where}: qscheme"
     )
     if weight.qscheme == "per_block":
-        size = weight.block_size or []
-        if len(size) != 2 or min(size) <= 0:
-            raise ModelError(f"{where}: block_size {size} is not supported")
-        return size[0], size[1]
+        return float8_block(weight.block_size, f"{where}: block_size")
     if weight.qscheme == "per_group" and weight.scale_format != "e8m0":
         if weight.group_size is None or weight.group_size <= 0:
             raise ModelError(f"{where}: group_size {weight.group_size} is not supported")

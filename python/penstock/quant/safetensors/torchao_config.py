@@ -19,6 +19,7 @@ from penstock.quant.safetensors.quantization_schemes import (
     Float8Scheme,
     IntegerScheme,
     Scheme,
+    float8_block,
     joined,
 )
 
@@ -118,13 +119,7 @@ def _block(given: object, where: str) -> tuple[int, int] | None:
         return None
     data = last.get("_data")
     size = data.get("block_size") if isinstance(data, dict) else None
-    if (
-        not isinstance(size, list)
-        or len(size) != 2
-        or not all(isinstance(one, int) and one > 0 for one in size)
-    ):
-        raise ModelError(f"{where}: block_size {size} is not supported")
-    return size[0], size[1]
+    return float8_block(size, f"{where}: block_size")
 
 
 def torchao_names(names: Iterable[str], path: Path) -> dict[str, str]:
