@@ -105,7 +105,8 @@ class EagerBackend:
 def _runs(flags: npt.NDArray[np.int32], value: int) -> Iterator[tuple[int, int]]:
     """Yield the runs [first, last) of rows whose flag is `value`."""
     meant = np.concatenate(([False], flags == value, [False]))
-    yield from np.flatnonzero(meant[1:] != meant[:-1]).reshape(-1, 2).tolist()
+    edges: list[int] = np.flatnonzero(meant[1:] != meant[:-1]).tolist()
+    yield from zip(edges[::2], edges[1::2], strict=True)
 
 
 class PlanRecorder:
