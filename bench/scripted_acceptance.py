@@ -23,7 +23,7 @@ from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
 from penstock.runtime import CpuRuntime
-from penstock.runtime.drafter import Drafter, Floats
+from penstock.runtime.drafter import Drafter
 from penstock.scheduler.types import Draft, DraftSource, SampledToken, StepPlan
 
 TOKENS_PER_STEP: Final = {1: 1.93, 2: 2.73, 3: 3.39, 4: 3.97, 5: 4.41, 8: 5.21}
@@ -74,7 +74,7 @@ class ScriptedDrafter:
         return self._inner is not None and self._inner.reads_hidden
 
     def propose(
-        self, plan: StepPlan, sampled: Sequence[SampledToken], hidden: Floats | None
+        self, plan: StepPlan, sampled: Sequence[SampledToken], hidden: Any
     ) -> tuple[Draft, ...]:
         """Propose scripted tokens; see `Drafter.propose`."""
         if self._inner is not None:

@@ -13,6 +13,8 @@ from penstock.kernels.torch_ops import TorchOps
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
+from penstock.runtime.drafts.load import mtp_of
+from penstock.runtime.gpu.drafters import size_drafter
 from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
@@ -35,6 +37,9 @@ def start_gpu_runtime_on_cpu(path: Path, settings: EngineSettings) -> GpuRuntime
     """Return the runtime that a GPU would have, on the CPU."""
     torch.set_num_threads(1)  # more threads slow each other down at these sizes
     files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
-    model = load_model(files, settings.dtype, float8="float8", form=weight_form(settings))
-    memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES)
-    return build_runtime(model, memory, settings, gpu_ops_on_cpu(settings))
+    form, mtp = weight_form(settings), mtp_of(settings)
+    model = load_model(files, settings.dtype, float8="float8", form=form, mtp=mtp)
+    ops = gpu_ops_on_cpu(settings)
+    drafter = size_drafter(model, settings, ops)
+    memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES, drafter)
+    return build_runtime(model, memory, settings, ops)

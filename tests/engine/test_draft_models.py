@@ -271,7 +271,9 @@ def test_a_drafter_is_refused_where_it_cannot_run(folder: Path, base: Path) -> N
     with pytest.raises(ModelError, match="draft_model"):
         refuse_drafter_on_gpu(settings(str(base), draft_model="x"))
     with pytest.raises(ModelError, match="mtp"):
-        refuse_drafter_on_gpu(settings(str(base), speculative_algorithm="mtp"))
+        refuse_drafter_on_gpu(
+            settings(str(base), speculative_algorithm="mtp", tensor_parallel_size=2)
+        )
 
 
 def _write_tokenizer(folder: Path, tokens: dict[str, int]) -> None:

@@ -7,15 +7,13 @@ them, so a drafter changes the speed of a sequence and never its tokens.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
+import msgspec
 
-from penstock.scheduler.types import Draft, DraftSource, SampledToken, StepPlan
-
-Floats = npt.NDArray[np.float32]
+from penstock.scheduler.types import Draft, DraftSource, SampledToken, StepPlan, StepResult
 
 
 class Drafter(Protocol):
@@ -32,16 +30,24 @@ class Drafter(Protocol):
         assistant do, another draft model does not)."""
 
     def propose(
-        self, plan: StepPlan, sampled: Sequence[SampledToken], hidden: Floats | None
+        self, plan: StepPlan, sampled: Sequence[SampledToken], hidden: Any
     ) -> tuple[Draft, ...]:
         """Compute the keys and values of the tokens of `plan`, and return the draft tokens
         that its chunks ask for. The runtime has appended the sampled tokens to the rows.
 
         - `sampled`: the sampled tokens, as in `StepResult`.
-        - `hidden`: the final hidden state of each token of the step, [T, W], draft tokens included;
-          None unless `reads_hidden`.
+        - `hidden`: the final hidden state of each token of the step, [T, W], draft tokens included,
+          as the backend returns it; None unless `reads_hidden`.
         """
         ...
 
     def close(self) -> None:
         """Release memory. No other method may be called afterwards."""
+
+
+def with_drafts(drafter: Drafter, plan: StepPlan, result: StepResult, hidden: Any) -> StepResult:
+    """Return the result of a step with the drafter's tokens and time. `hidden`: see
+    `Drafter.propose`."""
+    began = time.perf_counter()
+    drafts = drafter.propose(plan, result.sampled, hidden if drafter.reads_hidden else None)
+    return msgspec.structs.replace(result, drafts=drafts, draft_s=time.perf_counter() - began)

@@ -204,7 +204,12 @@ def start_runtime(
             form = weight_form(settings)
             importance = importance_of(settings)
             model = load_model(
-                files, settings.dtype, float8="float8", form=form, importance=importance
+                files,
+                settings.dtype,
+                float8="float8",
+                form=form,
+                mtp=mtp_of(settings),
+                importance=importance,
             )
             settings = with_own_adapters(settings, model.media_spec)
             return gpu_load.start_gpu_runtime(model, settings, device, progress)

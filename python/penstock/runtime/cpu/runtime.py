@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 
 from penstock.runtime.adapters import RuntimeAdapters
 from penstock.runtime.backend import Backend
-from penstock.runtime.drafter import Drafter
+from penstock.runtime.drafter import Drafter, with_drafts
 from penstock.runtime.live_weights import LiveWeights
 from penstock.runtime.media import RuntimeMedia
 from penstock.runtime.protocol import Masks, RuntimeInfo
@@ -88,7 +86,9 @@ class CpuRuntime:
             self._used_blocks = max(self._used_blocks, max(append.blocks, default=0) + 1)
         logits = self._backend.logits(self._rows.inputs(plan.chunks))
         result = self._sampler.finish(plan, logits, masks)
-        return result if self._drafter is None else self._with_drafts(plan, result, self._drafter)
+        if self._drafter is None:
+            return result
+        return with_drafts(self._drafter, plan, result, self._backend.hidden)
 
     def prepare(self) -> bool:
         """Allocate memory of the KV cache ahead of its use; see `Runtime.prepare`."""
@@ -98,10 +98,3 @@ class CpuRuntime:
         if self._drafter is not None:
             self._drafter.close()
         self._backend.close()
-
-    def _with_drafts(self, plan: StepPlan, result: StepResult, drafter: Drafter) -> StepResult:
-        began = time.perf_counter()
-        hidden = self._backend.hidden if drafter.reads_hidden else None
-        drafts = drafter.propose(plan, result.sampled, hidden)
-        seconds = time.perf_counter() - began
-        return msgspec.structs.replace(result, drafts=drafts, draft_s=seconds)

@@ -81,13 +81,15 @@ def mtp_of(settings: EngineSettings) -> Literal["ignored", "required"]:
 
 
 def refuse_drafter_on_gpu(settings: EngineSettings) -> None:
-    """Raise ModelError if the settings name a drafter, because drafters run only on a CPU."""
+    """Raise ModelError if the settings name a drafter that does not run on GPUs: a draft model, or
+    an MTP head on several of them."""
     if settings.draft_model is not None:
         raise ModelError(
             "draft_model is set; a draft model runs only with device cpu, not on a GPU"
         )
-    if settings.speculative_algorithm == "mtp":
+    devices = settings.tensor_parallel_size
+    if settings.speculative_algorithm == "mtp" and devices > 1:
         raise ModelError(
-            "speculative_algorithm is mtp, which runs only with device cpu; on a GPU it must be"
-            " none or ngram"
+            f"speculative_algorithm is mtp and tensor_parallel_size {devices}; an MTP head runs on"
+            " one GPU, on several it must be none or ngram"
         )

@@ -7,9 +7,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from penstock.kernels.kv_splits import FEW_ROWS_SPLIT, smallest_split
+from penstock.kernels.kv_splits import FEW_ROWS, FEW_ROWS_SPLIT, smallest_split
 from penstock.kernels.latent_ops import LatentSizes
 from penstock.kernels.step_inputs import StepInputs
+from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.runtime.gpu.attention_shapes import AttentionShape, Heads, attention_shapes
 
@@ -88,6 +89,17 @@ class AttentionPlans:
             )
             for heads, window in self._shapes
         }
+
+
+def attention_plans(
+    spec: DecoderSpec, ops: TorchOps, max_rows: int, max_model_len: int, block_size: int
+) -> AttentionPlans | None:
+    """Return the work plans of a model with these sizes, or None if the kernels of `ops` need
+    none."""
+    if ops.registry["attention"].name not in ("cuda", "triton"):
+        return None
+    few_rows = FEW_ROWS if ops.splits_by_rows else 0
+    return AttentionPlans(spec, ops.device, max_rows, max_model_len, block_size, few_rows)
 
 
 def _tiled(shape: AttentionShape, device: str) -> Heads:

@@ -9,12 +9,13 @@ memory.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+Form = TypeVar("Form", bound=Hashable)
 T = TypeVar("T")
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -99,8 +100,15 @@ class CudaCapturer:
         return replay
 
 
-class DecodeGraphs(Generic[T]):
+def capturer_of(stream: Any, *, graphs: bool) -> Capturer:
+    """Return the capturer for steps on `stream`, which is None on a CPU. `graphs`: False launches
+    steps kernel by kernel."""
+    return CudaCapturer(stream) if graphs and stream is not None else EagerCapturer()
+
+
+class DecodeGraphs(Generic[Form, T]):
     """The graphs of decode steps of up to `max_rows` rows, each captured when it is first needed.
+    Each form of a step has its own graphs, for example a `StepForm`.
 
     `compute(size, form)`: computes a step.
     `clear(size, form)`: fills the inputs of a step with padding, before a capture runs the step.
@@ -110,17 +118,17 @@ class DecodeGraphs(Generic[T]):
         self,
         capturer: Capturer,
         max_rows: int,
-        compute: Callable[[int, StepForm], T],
-        clear: Callable[[int, StepForm], None],
+        compute: Callable[[int, Form], T],
+        clear: Callable[[int, Form], None],
     ) -> None:
         self.sizes = sizes_up_to(max_rows)
         self._capturer = capturer
         self._compute = compute
         self._clear = clear
-        self._graphs: dict[tuple[int, StepForm], Callable[[], T]] = {}
+        self._graphs: dict[tuple[int, Form], Callable[[], T]] = {}
 
     @property
-    def captured(self) -> list[tuple[int, StepForm]]:
+    def captured(self) -> list[tuple[int, Form]]:
         """Size and form of each captured graph, in the order of the captures."""
         return list(self._graphs)
 
@@ -128,7 +136,7 @@ class DecodeGraphs(Generic[T]):
         """Return the smallest size that holds `rows` rows."""
         return next(size for size in self.sizes if size >= rows)
 
-    def make(self, size: int, form: StepForm) -> None:
+    def make(self, size: int, form: Form) -> None:
         """Capture the graph of this size and form unless it exists, after the largest graph of this
         form. If a graph is captured, the inputs of the step are padding afterwards."""
         for wanted in (self.sizes[-1], size):
@@ -138,14 +146,14 @@ class DecodeGraphs(Generic[T]):
                     lambda wanted=wanted: self._compute(wanted, form)  # type: ignore[misc]
                 )
 
-    def missing(self) -> tuple[int, StepForm] | None:
+    def missing(self) -> tuple[int, Form] | None:
         """Return the size and form of the largest graph that is not captured yet, among the forms
         that have been used. Return None if there is none."""
         forms = dict.fromkeys(form for _, form in self._graphs)
         wanted = ((size, form) for form in forms for size in reversed(self.sizes))
         return next((one for one in wanted if one not in self._graphs), None)
 
-    def replay(self, size: int, form: StepForm) -> T:
+    def replay(self, size: int, form: Form) -> T:
         """Run a step. Return its results, in memory that the next step of this size and form
         overwrites."""
         return self._graphs[size, form]()

@@ -17,7 +17,8 @@ from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder.decoder import Progress
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.quant.safetensors.cache_scales import read_cache_scales
-from penstock.runtime.gpu.cuda_graphs import sizes_up_to
+from penstock.runtime.gpu.cuda_graphs import capturer_of, sizes_up_to
+from penstock.runtime.gpu.drafters import make_drafter, size_drafter
 from penstock.runtime.gpu.media import DeviceMedia, device_towers
 from penstock.runtime.gpu.memory import DeviceMemoryPlan, cache_item_bytes, plan_device_memory
 from penstock.runtime.gpu.model import DeviceModel
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 Observe: TypeAlias = Callable[[str, DeviceMemoryPlan], None]
 """A callback after each stage of a start, with the memory plan. Stages: "weights", "cache",
 "states" (only of recurrent layers), "kept" (the memory of decode attention is allocated), "slots",
-"rows", "graph" (the first graphs are captured)."""
+"drafter" (only with one), "rows", "graph" (the first graphs are captured)."""
 
 ROUNDED = "; float weights of layers are rounded to 8-bit floats"
 
@@ -144,7 +145,8 @@ def plan_sizes(
     media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
     packed_bytes = weight_bytes(model, settings, ops) + media.total_bytes
     packed_bytes += MAX_GRAPH_BYTES if model.media else 0
-    memory = plan_device_memory(model.spec, packed_bytes, settings, free_bytes)
+    drafter = size_drafter(model, settings, ops)
+    memory = plan_device_memory(model.spec, packed_bytes, settings, free_bytes, drafter)
     _log_reduced_sizes(memory, settings)
     available = available_bytes()
     if available is not None and memory.host_memory_bytes > available:
@@ -215,14 +217,16 @@ def build_runtime(
     def on_stage(stage: str) -> None:
         observe(stage, memory)
 
+    stored = cache_dtype(settings, ops.dtype)
     device_model = DeviceModel(
         model,
         ops,
         memory.cache,
-        cache_dtype(settings, ops.dtype),
+        stored,
         max_rows=sizes_up_to(memory.sizes.max_num_seqs)[-1],
         max_model_len=memory.max_model_len,
         states=memory.states,
+        reads_hidden=model.mtp is not None,
         progress=progress,
         communicator=communicator,
         on_stage=on_stage,
@@ -235,6 +239,10 @@ def build_runtime(
     on_stage("slots")
     on_gpu = torch.device(ops.device).type == "cuda"
     stream = torch.cuda.Stream(ops.device) if on_gpu else None
+    capturer = capturer_of(stream, graphs=graphs)
+    drafter = make_drafter(model, memory, device_model, ops, stored, capturer)
+    if drafter is not None:
+        on_stage("drafter")
     media = None
     if model.media:
         towers = None
@@ -252,6 +260,7 @@ def build_runtime(
         graphs=graphs,
         sampler=sampler,
         media=media,
+        drafter=drafter,
     )
     on_stage("rows")
     return runtime
@@ -270,10 +279,12 @@ def _info(
         weight_bytes=memory.weight_bytes if settings.quantization == "fp8" else packed_bytes,
         memory_bytes=memory.host_memory_bytes,
         sizes=memory.sizes,
-        overlaps=True,
+        overlaps=model.mtp is None,
         cpu_blocks=memory.cpu_blocks,
         max_saves_per_step=memory.max_saves_per_step,
         state_snapshots=memory.states.snapshots if model.spec.is_recurrent else None,
+        drafter=None if model.mtp is None else "mtp",
+        max_drafts=0 if model.mtp is None else settings.num_draft_tokens,
     )
 
 

@@ -1,18 +1,20 @@
 """The memory formula of a GPU engine, computed before anything large is allocated.
 
-The terms are weights, adapters, slots, cache, recurrent states, work of a step, graphs, rows, rope
-tables, buffers of the CPU KV cache, and a fixed amount. The KV cache gets all memory that the other
-terms leave, unless its size is set. No profiling run is needed.
+The terms are weights, adapters, slots, cache, recurrent states, drafter, work of a step, graphs,
+rows, rope tables, buffers of the CPU KV cache, and a fixed amount. The KV cache gets all memory
+that the other terms leave, unless its size is set. No profiling run is needed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from penstock.base.errors import ModelError
 from penstock.config import GPU_STEP_SIZES, EngineSettings, StepSizes
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.runtime.cache_shape import CacheShape
+from penstock.runtime.drafts.memory import NO_DRAFTER, DrafterMemory
 from penstock.runtime.gpu.memory_terms import (
     graph_bytes,
     rope_bytes,
@@ -59,6 +61,7 @@ class DeviceMemoryPlan:
     describe one of them.
     `ngram_index_bytes`: host memory of the n-gram indexes, once for all devices.
     `states`: recurrent states of the rows, of one more row for padding, and of snapshots.
+    `drafter`: the model that proposes draft tokens.
     """
 
     weight_bytes: int
@@ -77,10 +80,12 @@ class DeviceMemoryPlan:
     devices: int = 1
     ngram_index_bytes: int = 0
     states: StateMemory = NO_STATES
+    drafter: DrafterMemory = NO_DRAFTER
 
     @property
     def block_bytes(self) -> int:
-        return self.cache.size_bytes // self.cache.blocks
+        """Size of a KV block, in the cache of the drafter too."""
+        return (self.cache.size_bytes + self.drafter.cache_bytes) // self.cache.blocks
 
     @property
     def cpu_cache_bytes(self) -> int:
@@ -107,6 +112,7 @@ class DeviceMemoryPlan:
             "slots": self.slot_bytes,
             "cache": self.cache.size_bytes,
             "states": self.states.size_bytes,
+            "drafter": self.drafter.size_bytes,
             "work": self.work_bytes,
             "graphs": self.graph_bytes,
             "rows": self.row_bytes,
@@ -137,6 +143,7 @@ class DeviceMemoryPlan:
         return (
             f"{mib(self.weight_bytes)} weights + {adapters}"
             f"{mib(cache.size_bytes)} cache ({cache.describe()}) + {self.states.term()}"
+            f"{self.drafter.terms()}"
             f"{mib(self.work_bytes)} work ({self.step_tokens} tokens a step) + "
             f"{mib(self.graph_bytes)} graphs + "
             f"{mib(self.row_bytes)} rows ({self.sizes.max_num_seqs} sequences) + "
@@ -145,27 +152,36 @@ class DeviceMemoryPlan:
         )
 
 
+SizeDrafter = Callable[[DeviceMemoryPlan], DrafterMemory]
+"""Returns the memory of a drafter beside a plan that has none."""
+
+
 def plan_device_memory(
-    spec: DecoderSpec, weight_bytes: int, settings: EngineSettings, free_bytes: int
+    spec: DecoderSpec,
+    weight_bytes: int,
+    settings: EngineSettings,
+    free_bytes: int,
+    drafter: SizeDrafter | None = None,
 ) -> DeviceMemoryPlan:
     """Return the memory plan of a model on a device with `free_bytes` of free memory.
 
     With tensor parallelism, `spec` and `weight_bytes` describe one shard, and `free_bytes` is the
     smallest of all devices. If the settings do not determine the step sizes, the largest of
-    `GPU_STEP_SIZES` that leave enough memory for the cache are used. Raises ModelError with the
-    numbers if the model does not fit.
+    `GPU_STEP_SIZES` that leave enough memory for the cache are used. `drafter`: None without one.
+    Raises ModelError with the numbers if the model does not fit.
     """
     wanted = dict.fromkeys(settings.step_sizes(sizes) for sizes in GPU_STEP_SIZES)
     *larger, least = wanted
     for sizes in larger:
         try:
-            plan = _plan_steps(spec, weight_bytes, settings, sizes, free_bytes)
+            plan = _plan_steps(spec, weight_bytes, settings, sizes, free_bytes, drafter)
         except ModelError:
             continue
-        beside_weights = _usable(free_bytes) - plan.weight_bytes - plan.adapter_bytes
-        if settings.kv_cache_memory_mb or plan.cache.size_bytes >= CACHE_SHARE * beside_weights:
+        weights = plan.weight_bytes + plan.adapter_bytes + plan.drafter.weight_bytes
+        caches = plan.cache.size_bytes + plan.drafter.cache_bytes
+        if settings.kv_cache_memory_mb or caches >= CACHE_SHARE * (_usable(free_bytes) - weights):
             return plan
-    return _plan_steps(spec, weight_bytes, settings, least, free_bytes)
+    return _plan_steps(spec, weight_bytes, settings, least, free_bytes, drafter)
 
 
 def _usable(free_bytes: int) -> int:
@@ -178,6 +194,7 @@ def _plan_steps(
     settings: EngineSettings,
     sizes: StepSizes,
     free_bytes: int,
+    drafter: SizeDrafter | None,
 ) -> DeviceMemoryPlan:
     """Return a memory plan for steps of these `sizes`. Raises ModelError if the model does not
     fit."""
@@ -195,28 +212,26 @@ def _plan_steps(
             f"cpu_kv_cache_memory_mb is {settings.cpu_kv_cache_memory_mb}; for a model with"
             " recurrent layers it must be 0"
         )
-    cpu_blocks, max_saves_per_step = _cpu_blocks(settings, one_block.size_bytes)
     adapter_bytes = lora_bytes(spec, settings, free_bytes)
 
     def sized(cache: CacheShape, context: int) -> DeviceMemoryPlan:
-        return replace(
-            _sized(spec, weight_bytes, settings, sizes, cache, context),
-            adapter_bytes=adapter_bytes,
-            cpu_blocks=cpu_blocks,
-            max_saves_per_step=max_saves_per_step,
-        )
+        plan = _sized(spec, weight_bytes, settings, sizes, cache, context)
+        plan = replace(plan, adapter_bytes=adapter_bytes)
+        if drafter is not None:
+            plan = replace(plan, drafter=drafter(plan))
+        cpu_blocks, max_saves_per_step = _cpu_blocks(settings, plan.block_bytes)
+        return replace(plan, cpu_blocks=cpu_blocks, max_saves_per_step=max_saves_per_step)
 
     bare = sized(one_block, wanted_context)
     usable = _usable(free_bytes)
-    if one_block.size_bytes:
-        left = usable - (bare.total_bytes - one_block.size_bytes)
-        if settings.kv_cache_memory_mb is not None:
-            left = settings.kv_cache_memory_mb * MIB
-        blocks = left // one_block.size_bytes
+    if bare.block_bytes:
+        blocks = (usable - (bare.total_bytes - bare.block_bytes)) // bare.block_bytes
+        if settings.kv_cache_memory_mb is not None and one_block.size_bytes:
+            blocks = settings.kv_cache_memory_mb * MIB // one_block.size_bytes
     else:  # no layer has a cache
         blocks = sizes.max_num_seqs * -(-wanted_context // settings.block_size) + 1
     least = -(-min(wanted_context, 2048) // settings.block_size) + 1
-    plan = replace(bare, cache=replace(one_block, blocks=max(blocks, least)))
+    plan = sized(replace(one_block, blocks=max(blocks, least)), wanted_context)
     if blocks < least or plan.total_bytes > usable:
         raise ModelError(
             f"the model does not fit: {plan.formula()}, but only {mib(usable)} MiB of "

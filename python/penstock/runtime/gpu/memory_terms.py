@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.config import EngineSettings
+from penstock.config import EngineSettings, StepSizes
 from penstock.kernels.kv_splits import FEW_ROWS, FEW_ROWS_SPLIT, most_splits, smallest_split
 from penstock.kernels.recurrent_state import matrix_ring
 from penstock.models.decoder.lora_targets import linear_sizes
@@ -11,6 +11,7 @@ from penstock.runtime.adapters import SLOTS_PER_ADAPTER
 from penstock.runtime.gpu.attention_shapes import attention_shapes
 from penstock.runtime.gpu.cuda_graphs import sizes_up_to
 from penstock.runtime.gpu.row_table import rows_bytes
+from penstock.runtime.gpu.sent_inputs import sent_words
 from penstock.runtime.gpu.step_packing import max_words
 from penstock.runtime.mebibytes import MIB
 from penstock.runtime.memory import lora_buffer_bytes
@@ -18,6 +19,12 @@ from penstock.scheduler import MAX_DRAFT_TOKENS
 
 GRAPH_BYTES = 12 * MIB
 """Memory that the driver needs for one captured step."""
+
+HEAD_TOKENS = MAX_DRAFT_TOKENS + 1
+"""Most tokens of a pass of an MTP head that is captured: all drafts of a step, and one more."""
+
+HEAD_GRAPH_BYTES = 2 * MIB
+"""Memory that the driver needs for one captured pass of an MTP head, which has one layer."""
 
 FORMS = 2
 """Number of variants of a captured step: sampled by the device or by the CPU. With LoRA settings,
@@ -32,11 +39,8 @@ def work_bytes(
     of collectives."""
     places, item_bytes = max_num_seqs + MAX_DRAFT_TOKENS, _item_bytes(settings)
     largest = sizes_up_to(max_num_seqs)[-1]
-    whole = smallest_split()
-    decode = _attention_bytes(spec, largest, context, whole, one_token=True)
-    few = min(FEW_ROWS, largest)
-    decode += _attention_bytes(spec, few, context, FEW_ROWS_SPLIT, one_token=True)
-    mixed = _attention_bytes(spec, max_num_seqs, context, whole, one_token=False)
+    decode = _decode_attention_bytes(spec, largest, context)
+    mixed = _attention_bytes(spec, max_num_seqs, context, smallest_split(), one_token=False)
     work = activation_bytes(spec, step_tokens, places, item_bytes) + decode + mixed
     work += _pending_bytes(spec, settings, max_num_seqs)
     work += lora_buffer_bytes(settings, step_tokens)
@@ -69,6 +73,27 @@ def row_bytes(
     places = max(largest, max_num_seqs + MAX_DRAFT_TOKENS)
     tokens = max(step_tokens, largest)
     return 4 * words + rows_bytes(max_num_seqs, blocks, largest, tokens, places, spec.vocab_size)
+
+
+def head_bytes(
+    spec: DecoderSpec, settings: EngineSettings, sizes: StepSizes, step_tokens: int, context: int
+) -> int:
+    """Return the bytes that an MTP head needs beside its weights and its cache: the hidden states
+    of the target's steps, and the inputs, work plans and graphs of its passes. A pass over a prompt
+    uses the memory of the target's step. `spec`: the head as a decoder."""
+    item_bytes, blocks = _item_bytes(settings), -(-context // settings.block_size)
+    states = step_tokens + FORMS * sum(sizes_up_to(sizes.max_num_seqs))
+    rows = max(sizes.max_num_seqs, HEAD_TOKENS)
+    words = sent_words(max(step_tokens, HEAD_TOKENS), rows, blocks)
+    graphs = sizes_up_to(HEAD_TOKENS)
+    kept = sum(graphs) * (4 * spec.vocab_size + item_bytes * spec.hidden_size)
+    return (
+        item_bytes * spec.hidden_size * (states + HEAD_TOKENS)
+        + 4 * words
+        + _decode_attention_bytes(spec, HEAD_TOKENS, context)
+        + activation_bytes(spec, HEAD_TOKENS, HEAD_TOKENS, item_bytes)
+        + FORMS * (kept + HEAD_GRAPH_BYTES * len(graphs))
+    )
 
 
 def rope_bytes(spec: DecoderSpec, max_model_len: int) -> int:
@@ -119,6 +144,13 @@ def _gathered_bytes(
         tokens * spec.hidden_size * (devices * item_bytes + 2 * 4) if settings.deterministic else 0
     )
     return logits + parts
+
+
+def _decode_attention_bytes(spec: DecoderSpec, rows: int, context: int) -> int:
+    """Return the bytes of `AttentionPlans` for steps of up to `rows` rows."""
+    few = min(FEW_ROWS, rows)
+    whole = _attention_bytes(spec, rows, context, smallest_split(), one_token=True)
+    return whole + _attention_bytes(spec, few, context, FEW_ROWS_SPLIT, one_token=True)
 
 
 def _attention_bytes(

@@ -9,16 +9,20 @@ import torch
 
 from penstock.config import EngineSettings
 from penstock.kernels.communicator import SINGLE_RANK, Communicator
-from penstock.kernels.kv_splits import FEW_ROWS
 from penstock.kernels.recurrent_state import LayerState
 from penstock.kernels.step_inputs import StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder.decoder import Decoder, Progress
+from penstock.models.decoder.mtp_layer import mtp_decoder
+from penstock.models.decoder.predicting_head import HeadWeights, pack_predicting_head
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.runtime.adapters import SlotAdapters, slot_adapters
 from penstock.runtime.cache_shape import CacheShape
-from penstock.runtime.gpu.attention_plans import AttentionPlans
+from penstock.runtime.gpu.attention_plans import attention_plans
+from penstock.runtime.gpu.cuda_graphs import Capturer
+from penstock.runtime.gpu.head import DeviceHead
 from penstock.runtime.gpu.kv_pools import KvPools
+from penstock.runtime.gpu.memory_terms import HEAD_TOKENS
 from penstock.runtime.state_arrays import array_shapes, layer_states
 from penstock.runtime.state_memory import NO_STATES, StateMemory
 
@@ -30,6 +34,7 @@ class DeviceModel:
     `states`: sizes of the recurrent states.
     `max_rows`: most rows of a step.
     `max_model_len`: most tokens of a sequence.
+    `reads_hidden`: a drafter reads the hidden states of all tokens, so `forward` returns them.
     `communicator`: connects the ranks of a tensor-parallel model.
     `on_stage`: called after the allocation of the weights, of the KV cache, of the recurrent states
     (if there are any), and of the memory of decode attention.
@@ -47,11 +52,13 @@ class DeviceModel:
         max_rows: int,
         max_model_len: int,
         states: StateMemory = NO_STATES,
+        reads_hidden: bool = False,
         progress: Progress | None = None,
         communicator: Communicator[torch.Tensor] = SINGLE_RANK,
         on_stage: Callable[[str], None] = lambda stage: None,
     ) -> None:
         self._ops = ops
+        self._reads_hidden = reads_hidden
         self._decoder: Decoder[torch.Tensor] = Decoder(
             model.spec, model.weights, ops, max_model_len, progress, communicator
         )
@@ -72,16 +79,8 @@ class DeviceModel:
         if model.spec.is_recurrent:
             on_stage("states")
         self.adapters: SlotAdapters | None = None
-        self._work = None
-        if ops.registry["attention"].name in ("cuda", "triton"):
-            self._work = AttentionPlans(
-                model.spec,
-                ops.device,
-                max_rows,
-                max_model_len,
-                cache.block_size,
-                few_rows=FEW_ROWS if ops.splits_by_rows else 0,
-            )
+        self.head: DeviceHead | None = None
+        self._work = attention_plans(model.spec, ops, max_rows, max_model_len, cache.block_size)
         on_stage("kept")
 
     def make_slots(self, settings: EngineSettings, max_bytes: int) -> None:
@@ -98,9 +97,21 @@ class DeviceModel:
         """Memory of decode attention for the partial results of long contexts, in bytes."""
         return 0 if self._work is None else self._work.size_bytes
 
+    @property
+    def block_views(self) -> list[torch.Tensor]:
+        """The parts of all KV blocks, those of the head included; see `KvPools.blocks`."""
+        return [*self.pools.blocks, *([] if self.head is None else self.head.pools.blocks)]
+
     def logits(self, inputs: StepInputs[torch.Tensor], *, one_token: bool) -> torch.Tensor:
         """Run the forward pass. Return the logits [S, V] float32 of the tokens
-        `inputs.sample_rows`.
+        `inputs.sample_rows`. `one_token`: see `forward`."""
+        return self.forward(inputs, one_token=one_token)[0]
+
+    def forward(
+        self, inputs: StepInputs[torch.Tensor], *, one_token: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Run the forward pass. Return the logits [S, V] float32 of the tokens
+        `inputs.sample_rows`, and the final hidden states [T, W] if a drafter reads them.
 
         `one_token`: every chunk has one token, and the inputs are at the same addresses as in the
         last such step.
@@ -108,10 +119,45 @@ class DeviceModel:
         if self._work is not None:
             inputs = replace(inputs, work=self._work.prepare(inputs, one_token))
         slots = None if self.adapters is None else self.adapters.slots
-        caches, states = self.pools.caches, self._states
-        return self._decoder.forward(self._ops, inputs, caches, slots, states).float()
+        step = (self._ops, inputs, self.pools.caches, slots, self._states)
+        if not self._reads_hidden:
+            return self._decoder.forward(*step).float(), None
+        logits, hidden = self._decoder.forward_all(*step)
+        return logits.float(), hidden
+
+    def make_head(
+        self,
+        weights: HeadWeights,
+        cache: CacheShape,
+        cache_dtype: torch.dtype,
+        capturer: Capturer,
+        *,
+        step_tokens: int,
+        max_rows: int,
+        max_model_len: int,
+    ) -> DeviceHead:
+        """Pack an MTP head and allocate its KV cache `cache`. The parameters are those of the
+        target's step. Raises ModelError if the weights cannot be read."""
+        target, ops = self._decoder, self._ops
+        spec = mtp_decoder(target.spec)
+        block_size = cache.block_size
+        self.head = DeviceHead(
+            pack_predicting_head(target, weights, ops),
+            ops,
+            KvPools(cache, cache_dtype, ops.device),
+            self.pools.caches,
+            attention_plans(spec, ops, HEAD_TOKENS, max_model_len, block_size),
+            capturer,
+            width=target.spec.hidden_size,
+            step_tokens=step_tokens,
+            max_rows=max_rows,
+            max_blocks=-(-max_model_len // block_size),
+            num_blocks=cache.blocks,
+            block_size=block_size,
+        )
+        return self.head
 
     def close(self) -> None:
         self._states = []
-        self.adapters = self._work = None
+        self.adapters = self.head = self._work = None
         del self._decoder, self.pools

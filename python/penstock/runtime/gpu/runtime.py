@@ -6,14 +6,18 @@ is one replay of a CUDA graph; a step with prefill is launched kernel by kernel.
 step with token masks is launched later than its forward pass, when the CPU has computed the masks.
 If the CPU takes part in sampling (DRY, draft tokens, prompt log-probabilities), the forward pass is
 launched in the same way, and `Sampler` does the rest as on a CPU.
+
+A drafter proposes tokens after the tokens of a step were read, so with a drafter steps do not
+overlap.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -21,16 +25,11 @@ import torch
 from penstock.kernels.persistent_batch import StepBuffers
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.torch_ops import TorchOps
+from penstock.runtime.drafter import Drafter, with_drafts
 from penstock.runtime.gpu.adapters import DeviceAdapters
 from penstock.runtime.gpu.copy_stream import CopyStream
 from penstock.runtime.gpu.cpu_kv_cache import CpuKvCache
-from penstock.runtime.gpu.cuda_graphs import (
-    Capturer,
-    CudaCapturer,
-    DecodeGraphs,
-    EagerCapturer,
-    StepForm,
-)
+from penstock.runtime.gpu.cuda_graphs import DecodeGraphs, StepForm, capturer_of
 from penstock.runtime.gpu.host_transfers import HostTransfers
 from penstock.runtime.gpu.logit_adjustments import LogitAdjustments
 from penstock.runtime.gpu.media import DeviceMedia, launching
@@ -46,7 +45,18 @@ from penstock.runtime.row_table import RowTable
 from penstock.scheduler import MAX_DRAFT_TOKENS
 from penstock.scheduler.types import Chunk, StepPlan, StepResult
 
-Results = tuple[torch.Tensor, "torch.Tensor | None"]  # logits, and tokens if the device samples
+
+class Results(NamedTuple):
+    """The results of a step: its logits, its tokens if the device samples, and the hidden states of
+    all tokens if the drafter reads them."""
+
+    logits: torch.Tensor
+    tokens: torch.Tensor | None
+    hidden: torch.Tensor | None
+
+
+MakeDrafter = Callable[[RowTable], Drafter]
+"""Creates the drafter of a runtime with these rows."""
 
 
 DEVICE_SAMPLING = StepForm(samples=True)
@@ -78,6 +88,7 @@ class GpuRuntime:
     `graphs`: False launches every step kernel by kernel.
     `sampler`: creates the sampler.
     `device_media`: the towers and the media of the rows; None for a model that reads only text.
+    `drafter`: creates the drafter; None: the runtime proposes no draft tokens.
 
     The model's KV cache must have one block more than `info.cache_blocks`, and its recurrent states
     one row more than `max_num_seqs`, for padding.
@@ -96,17 +107,16 @@ class GpuRuntime:
         graphs: bool = True,
         sampler: MakeSampler = SingleDeviceSampler,
         media: DeviceMedia | None = None,
+        drafter: MakeDrafter | None = None,
     ) -> None:
+        assert drafter is None or not info.overlaps
         self.device_media = media
         self._ops, self._model = ops, model
         self._info, self._report = info, report
         self._device = torch.device(ops.device)
         self._stream = stream
-        capturer: Capturer = EagerCapturer()
-        if graphs and self._device.type == "cuda":
-            capturer = CudaCapturer(stream)
-        self._graphs: DecodeGraphs[Results] = DecodeGraphs(
-            capturer, max_num_seqs, self._compute_decodes, self._clear
+        self._graphs: DecodeGraphs[StepForm, Results] = DecodeGraphs(
+            capturer_of(stream, graphs=graphs), max_num_seqs, self._compute_decodes, self._clear
         )
         max_rows = self._graphs.sizes[-1]
         max_blocks = -(-info.max_model_len // info.block_size)
@@ -118,7 +128,7 @@ class GpuRuntime:
         if info.cpu_blocks:
             copy_stream = CopyStream(self._device, stream)
             self._cpu_kv_cache = CpuKvCache(
-                model.pools.blocks, info.cpu_blocks, info.max_saves_per_step, copy_stream
+                model.block_views, info.cpu_blocks, info.max_saves_per_step, copy_stream
             )
         table = None if media is None else media.table
         self._rows = RowTable(max_num_seqs, info.max_model_len, info.block_size, table)
@@ -152,6 +162,8 @@ class GpuRuntime:
         self._outputs = OutputReader(ops, self._rows, self._transfers)
         self._in_flight: deque[StepOutputs | StepResult] = deque()
         self._masked: MaskedStep | None = None
+        self._drafter = None if drafter is None else drafter(self._rows)
+        self._drafting: tuple[StepPlan, torch.Tensor | None] | None = None
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # weights and cache are complete for all streams
 
@@ -185,6 +197,8 @@ class GpuRuntime:
         with self.launching():
             for count in rows:
                 self._graphs.make(self._graphs.size_for(count), form)
+            if self._model.head is not None:
+                self._model.head.warm()
 
     def dummy_run(self, rows: int, form: StepForm = DEVICE_SAMPLING) -> None:
         """Launch a captured decode step of `rows` padding rows, to measure a step without
@@ -210,7 +224,9 @@ class GpuRuntime:
             if on_device:
                 self._adjustments.refresh(sampled)
             samples = on_device and masks is None and bool(sampled)
-            packed, (logits, tokens) = self._launch(plan, samples=samples)
+            packed, (logits, tokens, hidden) = self._launch(plan, samples=samples)
+            if self._drafter is not None:
+                self._drafting = plan, hidden
             if on_device and masks is not None:
                 self._masked = MaskedStep(plan, sampled, packed, logits, masks)
                 return
@@ -226,6 +242,10 @@ class GpuRuntime:
     def collect(self) -> StepResult:
         """Wait for the oldest step in flight and return its result; see `Runtime.collect`."""
         result = self._collect()
+        if self._drafter is not None and self._drafting is not None:
+            (plan, hidden), self._drafting = self._drafting, None
+            with self.launching():
+                result = with_drafts(self._drafter, plan, result, hidden)
         if self._cpu_kv_cache is None:
             return result
         return msgspec.structs.replace(result, last_restored=self._cpu_kv_cache.last_restored)
@@ -264,7 +284,8 @@ class GpuRuntime:
         `Runtime.prepare`."""
         missing = self.missing_graph()
         if missing is None:
-            return False
+            with self.launching():
+                return self._model.head is not None and self._model.head.prepare()
         size, form = missing
         self.warm(size, form=form)
         return True
@@ -279,7 +300,9 @@ class GpuRuntime:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self._in_flight.clear()
-        self._masked = None
+        self._masked = self._drafting = None
+        if self._drafter is not None:
+            self._drafter.close()
         del self._graphs
         if self._cpu_kv_cache is not None:
             self._cpu_kv_cache.close()
@@ -328,8 +351,9 @@ class GpuRuntime:
         inputs = slots.inputs
         if media is not None:
             inputs = media.add_to(inputs, chunks, self._transfers)
-        logits = self._model.logits(inputs, one_token=one_token)
-        return logits, self._sample(packed, slots, logits) if samples else None
+        logits, hidden = self._model.forward(inputs, one_token=one_token)
+        tokens = self._sample(packed, slots, logits) if samples else None
+        return Results(logits, tokens, hidden)
 
     def _sample(
         self,
