@@ -22,6 +22,7 @@ from bench.device import (
     experts,
     invariance,
     machine,
+    mtp,
     ops,
     peers,
     products,
@@ -51,6 +52,7 @@ SECTIONS: dict[str, Section] = {
     "glm-4.7-flash-4-layers": lambda bench, record, _: engine.measure(
         bench, record, "glm-4.7-flash-4-layers"
     ),
+    "mtp": lambda bench, record, _: mtp.measure(bench, record, "qwen3.5-2b"),
     "experts": lambda bench, record, _: experts.measure(bench, record),
     "profile": lambda bench, record, _: profile.measure(bench, record, "qwen3-8b"),
     "invariance": lambda bench, record, _: invariance.measure(bench, record, "qwen3-0.6b"),

@@ -26,6 +26,8 @@ from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
+from penstock.runtime.drafts.load import mtp_of
+from penstock.runtime.gpu.drafters import size_drafter
 from penstock.runtime.gpu.load import (
     Observe,
     build_runtime,
@@ -126,6 +128,8 @@ def cached_checkpoint(shape: AnyShape, device: str) -> Path:
     generating and writing 16 GB takes 20 s. `config.json` is written last, so an incomplete folder
     is written again."""
     name = f"{shape.name}-{shape.layers}x{shape.width}"
+    if isinstance(shape, LayeredShape) and shape.has_mtp:
+        name += "-mtp"
     folder = Path(tempfile.gettempdir()) / "penstock-checkpoints" / name / shape.name
     if not (folder / "config.json").exists():
         if isinstance(shape, Shape):
@@ -142,13 +146,14 @@ def start(
     embedding table twice."""
     settings = engine_settings(sizes, **changes)
     files = files_at(folder, folder.name)
-    model = load_model(files, settings.dtype, float8="float8")
+    model = load_model(files, settings.dtype, float8="float8", mtp=mtp_of(settings))
     if bench.device != "cpu":
         return start_gpu_runtime(model, settings, bench.device, observe=observe)
     wide = msgspec.structs.replace(settings, dtype="f32")
     weights = weight_bytes(model, wide, bench.ops)
     weights += 4 * model.spec.vocab_size * model.spec.hidden_size * model.spec.tied_head
-    plan = plan_device_memory(model.spec, weights, wide, 1 << 30)
+    drafter = size_drafter(model, wide, bench.ops)
+    plan = plan_device_memory(model.spec, weights, wide, 1 << 30, drafter)
     return build_runtime(model, plan, wide, bench.ops, observe=observe)
 
 

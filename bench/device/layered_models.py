@@ -22,6 +22,7 @@ from bench.layered_shapes import (
     QWEN35_VOCABULARY,
 )
 from penstock.kernels.recurrent_state import STATE_TILE, StateShape
+from penstock.models.decoder.mtp_layer import mtp_decoder
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.families.registry import hf_names, spec_of_folder
@@ -31,10 +32,12 @@ _ENDS = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True)
 class LayeredShape:
-    """A model by the content of its `config.json`. It has the floors of `model_shapes.Shape`."""
+    """A model by the content of its `config.json`. It has the floors of `model_shapes.Shape`.
+    `has_mtp`: its checkpoint has an MTP head, which the floors do not count."""
 
     name: str
     config: Mapping[str, Any]
+    has_mtp: bool = False
 
     @cached_property
     def spec(self) -> DecoderSpec:
@@ -132,15 +135,30 @@ def _moved_bytes(state: StateShape) -> float:
     return 4 * (moved + state.channels * state.taps)
 
 
+def _mtp_tensors(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of the MTP head of a model, without those of the model."""
+    names = hf_names(spec)
+    mtp = names.mtp
+    assert mtp is not None and spec.mtp is not None, "models of this kind have no MTP head"
+    root = mtp.root or names.layer.format(len(spec.layers))
+    norm, width = f"{root}{mtp.norm}".removesuffix(".weight"), spec.hidden_size
+    named = replace(names, layer=f"{root}{mtp.layer}", final_norm=norm)
+    shapes = expected_shapes(named, mtp_decoder(spec))
+    shapes = {name: shape for name, shape in shapes.items() if name.startswith(root)}
+    shapes[f"{root}{mtp.fc}"] = (width, 2 * width)
+    return shapes | {f"{root}{name}": (width,) for name in (mtp.embedding_norm, mtp.hidden_norm)}
+
+
 def write_layered_checkpoint(shape: LayeredShape, folder: Path, device: str) -> Path:
     """Write a Hugging Face checkpoint with random bfloat16 weights, generated on `device`. Logits
     are peaked enough to differ, and states decay slowly. Each layer is one file."""
     source = torch.Generator(device).manual_seed(1)
     folder.mkdir(parents=True, exist_ok=True)
     weight_map: dict[str, str] = {}
-    for number, names in enumerate(_files(shape)):
+    shapes = {**shape.tensors, **(_mtp_tensors(shape.spec) if shape.has_mtp else {})}
+    for number, names in enumerate(_files(shapes)):
         tensors = {
-            name: _values(name, shape.tensors[name], source, device).to(torch.bfloat16).cpu()
+            name: _values(name, shapes[name], source, device).to(torch.bfloat16).cpu()
             for name in names
         }
         file = f"model-{number:03}.safetensors"
@@ -153,10 +171,10 @@ def write_layered_checkpoint(shape: LayeredShape, folder: Path, device: str) -> 
     return folder
 
 
-def _files(shape: LayeredShape) -> Iterator[list[str]]:
+def _files(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[list[str]]:
     """Yield the names of the tensors of each file."""
     parts: dict[str, list[str]] = {}
-    for name in shape.tensors:
+    for name in shapes:
         _, _, layer = name.partition(".layers.")
         parts.setdefault(layer.partition(".")[0], []).append(name)
     yield from parts.values()

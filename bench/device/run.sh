@@ -23,6 +23,8 @@
 #   tests       pytest -m gpu (4 min)
 #   qwen3.5-2b, glm-4.7-flash-4-layers
 #               the engine on a model with recurrent states, and with latent attention (2 min each)
+#   mtp         the MTP head of the model with recurrent states: its passes, and steps that verify
+#               1, 3 and 7 drafts beside a decode step (1 min)
 #   qwen3-8b-fp8, qwen3-30b-a3b, llama-8b, experts, invariance, adapters, peers
 #               further models and features (2 min each)
 #   summary     each headline figure beside its floor and the peers' figures; always runs, last
@@ -193,7 +195,7 @@ for section in "${SECTIONS[@]}"; do
     products | products-float8) bench "$section" 270 && apply linear ;;
     variants) bench variants 270 && apply cuda chunks ;;
     ops | ops-triton | experts | profile | adapters | peers | llama-8b | invariance | qwen3-0.6b | \
-      server | check) bench "$section" 270 ;;
+      server | check | mtp) bench "$section" 270 ;;
     qwen3-8b | qwen3-8b-triton | qwen3-8b-fp8 | qwen3-30b-a3b | qwen3.5-2b | \
       glm-4.7-flash-4-layers) bench "$section" 450 ;;
     sanitizer) sanitize ;;
