@@ -26,7 +26,7 @@ from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
-from penstock.runtime.drafts.load import mtp_of
+from penstock.runtime.drafts.load import mtp_of, open_drafter
 from penstock.runtime.gpu.drafters import size_drafter
 from penstock.runtime.gpu.load import (
     Observe,
@@ -147,14 +147,15 @@ def start(
     settings = engine_settings(sizes, **changes)
     files = files_at(folder, folder.name)
     model = load_model(files, settings.dtype, float8="float8", mtp=mtp_of(settings))
+    drafts = open_drafter(files, model, settings, None, "float8")
     if bench.device != "cpu":
-        return start_gpu_runtime(model, settings, bench.device, observe=observe)
+        return start_gpu_runtime(model, settings, bench.device, observe=observe, drafts=drafts)
     wide = msgspec.structs.replace(settings, dtype="f32")
     weights = weight_bytes(model, wide, bench.ops)
     weights += 4 * model.spec.vocab_size * model.spec.hidden_size * model.spec.tied_head
-    drafter = size_drafter(model, wide, bench.ops)
+    drafter = size_drafter(drafts, wide, bench.ops)
     plan = plan_device_memory(model.spec, weights, wide, 1 << 30, drafter)
-    return build_runtime(model, plan, wide, bench.ops, observe=observe)
+    return build_runtime(model, plan, wide, bench.ops, observe=observe, drafts=drafts)
 
 
 def _largest_steps(runtime: GpuRuntime, sizes: Sizes) -> None:

@@ -49,9 +49,9 @@ def measure(bench: Bench, record: Record, name: str) -> None:
 def _passes(bench: Bench, record: Record, runtime: GpuRuntime, tokens: int) -> None:
     """Record the time of a pass of the head over `tokens` tokens, and of the same pass with logits
     of the last one, until its results are there."""
-    head = runtime._model.head
-    assert head is not None
-    states = torch.zeros_like(head._states[:tokens])
+    head = runtime.placed_drafter
+    assert head is not None and head.steps._states is not None
+    states = torch.zeros_like(head.steps._states[:tokens])
     index = np.arange(tokens, dtype=np.int32)
     for samples in (0, 1):
         inputs = StepInputs(
@@ -66,7 +66,8 @@ def _passes(bench: Bench, record: Record, runtime: GpuRuntime, tokens: int) -> N
 
         def run(inputs: StepInputs[Any] = inputs) -> None:
             with runtime.launching():
-                logits, hidden = head.run(inputs, states, index)
+                logits, hidden = head.steps.run(inputs, states, index)
+                assert hidden is not None
                 (logits if len(logits) else hidden)[0, 0].item()
 
         record.line(f"head {tokens} tokens, {samples} sampled", ms=1e3 * bench.wall_s(run, 20))

@@ -13,7 +13,7 @@ from penstock.kernels.torch_ops import TorchOps
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
-from penstock.runtime.drafts.load import mtp_of
+from penstock.runtime.drafts.load import mtp_of, open_drafter
 from penstock.runtime.gpu.drafters import size_drafter
 from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
@@ -39,7 +39,8 @@ def start_gpu_runtime_on_cpu(path: Path, settings: EngineSettings) -> GpuRuntime
     files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
     form, mtp = weight_form(settings), mtp_of(settings)
     model = load_model(files, settings.dtype, float8="float8", form=form, mtp=mtp)
+    drafts = open_drafter(files, model, settings, None, "float8")
     ops = gpu_ops_on_cpu(settings)
-    drafter = size_drafter(model, settings, ops)
+    drafter = size_drafter(drafts, settings, ops)
     memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES, drafter)
-    return build_runtime(model, memory, settings, ops)
+    return build_runtime(model, memory, settings, ops, drafts=drafts)

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lora_base_models import settings, start, with_adapters
+from lora_base_models import start, with_adapters
 from scheduled_requests import Request, generate, requests_over, scheduler_of
 
 from penstock.base.errors import ModelError
 from penstock.dialog import Sampling
 from penstock.runtime import CpuRuntime
-from penstock.runtime.drafts.load import refuse_drafter_on_gpu
 from penstock.scheduler import NO_ADAPTER, Scheduler, SchedulerGauges
 from penstock.scheduler.ngram_speculation import NgramSpeculator
 from tests.support.checkpoints.small_hybrid import write_small_hybrid
@@ -268,12 +267,6 @@ def test_the_cache_of_the_draft_model_is_in_the_memory_formula(base: Path) -> No
 def test_a_drafter_is_refused_where_it_cannot_run(folder: Path, base: Path) -> None:
     with pytest.raises(ModelError, match="nothing"):
         start(base, lora=None, draft_model=str(folder / "nothing"))
-    with pytest.raises(ModelError, match="draft_model"):
-        refuse_drafter_on_gpu(settings(str(base), draft_model="x"))
-    with pytest.raises(ModelError, match="mtp"):
-        refuse_drafter_on_gpu(
-            settings(str(base), speculative_algorithm="mtp", tensor_parallel_size=2)
-        )
 
 
 def _write_tokenizer(folder: Path, tokens: dict[str, int]) -> None:

@@ -40,7 +40,7 @@ from penstock.runtime.drafts.load import (
     OpenedDrafter,
     mtp_of,
     open_drafter,
-    refuse_drafter_on_gpu,
+    refuse_drafter_on_gpus,
 )
 from penstock.runtime.media_memory import media_memory
 from penstock.runtime.media_rows import MediaTable
@@ -195,7 +195,7 @@ def start_runtime(
         import penstock.runtime.gpu.load as gpu_load
 
         if settings.device != "auto" or gpu_load.torch_sees_gpu():
-            refuse_drafter_on_gpu(settings)
+            refuse_drafter_on_gpus(settings)
             devices = rank_devices(settings, device)
             if len(devices) > 1:
                 import penstock.runtime.ranks.load as rank_load
@@ -212,7 +212,8 @@ def start_runtime(
                 importance=importance,
             )
             settings = with_own_adapters(settings, model.media_spec)
-            return gpu_load.start_gpu_runtime(model, settings, device, progress)
+            drafts = open_drafter(files, model, settings, home, "float8")
+            return gpu_load.start_gpu_runtime(model, settings, device, progress, drafts=drafts)
     refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
     model = load_model(

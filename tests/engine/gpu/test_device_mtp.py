@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from gpu_runtime_on_cpu import FREE_BYTES, gpu_ops_on_cpu, start_gpu_runtime_on_cpu
@@ -19,10 +20,12 @@ from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
+from penstock.models.decoder.mtp_weights import MtpWeights
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
 from penstock.runtime import start_runtime
-from penstock.runtime.drafts.load import refuse_drafter_on_gpu
+from penstock.runtime.drafts.load import refuse_drafter_on_gpus
+from penstock.runtime.drafts.mtp import OpenedMtp
 from penstock.runtime.gpu.drafters import size_drafter
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.memory_terms import HEAD_TOKENS
@@ -131,8 +134,8 @@ def drafting(runtime: GpuRuntime, **options: Any) -> Scheduler:
 def poison_all(runtime: GpuRuntime) -> None:
     """NaN in all caches and states, those of the head included."""
     poison(runtime)
-    assert runtime._model.head is not None
-    runtime._model.head.pools.fill(torch.nan)
+    assert runtime.placed_drafter is not None
+    runtime.placed_drafter.pools.fill(torch.nan)
 
 
 # Slow: the preempted way is chunked and has a prefix cache, too.
@@ -206,16 +209,16 @@ def test_an_engine_drafts_and_never_plans_ahead(right: Saved) -> None:
 
 @SKIPPED
 def test_short_passes_of_the_head_are_replays(right: Saved) -> None:
-    head = right.device._model.head
+    head = right.device.placed_drafter
     assert head is not None
     requests = [Request(tuple(range(60)), 30, GREEDY)]
     generate(right.device, drafting(right.device), requests)  # type: ignore[arg-type]
-    sizes = {size for size, _ in head.captured}
+    sizes = {size for size, _ in head.steps.captured}
     assert {1, 2, HEAD_TOKENS} <= sizes and max(sizes) == HEAD_TOKENS
     while right.device.prepare():
         pass
     assert {(size, samples) for size in (1, 2, 4, 8, 12, 16) for samples in (False, True)} == set(
-        head.captured
+        head.steps.captured
     )
 
 
@@ -223,15 +226,17 @@ def test_short_passes_of_the_head_are_replays(right: Saved) -> None:
 def test_the_head_is_in_the_memory_formula(saved: Saved) -> None:
     asked = settings()
     model = load_model(files_at(saved.folder, "m"), "f32", mtp="required")
-    sized = size_drafter(model, asked, gpu_ops_on_cpu(asked))
+    assert isinstance(model.mtp, MtpWeights)
+    sized = size_drafter(OpenedMtp(model.spec, model.mtp), asked, gpu_ops_on_cpu(asked))
     plan = plan_device_memory(model.spec, 1 << 20, asked, FREE_BYTES, sized)
     without = plan_device_memory(model.spec, 1 << 20, asked, FREE_BYTES)
     assert plan.cache == without.cache
     assert plan.total_bytes - without.total_bytes == plan.drafter.size_bytes > 0
-    head = saved.device._model.head
+    head = saved.device.placed_drafter
     assert head is not None and head.pools.size_bytes == plan.drafter.cache_bytes
-    inputs = head._sent._transfers.words.nbytes + head._states.nbytes
-    assert inputs < plan.drafter.buffer_bytes
+    steps = head.steps
+    assert steps._states is not None
+    assert steps._sent._transfers.words.nbytes + steps._states.nbytes < plan.drafter.buffer_bytes
     assert f"{plan.drafter.terms()}" in plan.formula() and "cache of drafter" in plan.formula()
     free = settings(kv_cache_memory_mb=None)
     shared = plan_device_memory(model.spec, 1 << 20, free, FREE_BYTES, sized)
@@ -253,7 +258,6 @@ def test_restored_blocks_have_the_keys_of_the_head(tmp_path: Path) -> None:
     poison_all(runtime)
     for asked in (first, second):
         generate(runtime, tight, asked)  # type: ignore[arg-type]
-    assert runtime._model.head is not None
     before = tight.gauges()
     answers = generate(runtime, tight, first).answers  # type: ignore[arg-type]
     gauges = tight.gauges()
@@ -267,12 +271,14 @@ def test_restored_blocks_have_the_keys_of_the_head(tmp_path: Path) -> None:
     runtime.close()
 
 
-def test_drafters_that_do_not_run_on_a_gpu_are_refused_by_name() -> None:
-    refuse_drafter_on_gpu(settings())
-    with pytest.raises(ModelError, match="draft_model is set; a draft model runs only with"):
-        refuse_drafter_on_gpu(settings(speculative_algorithm="none", draft_model="x"))
+def test_drafters_on_several_gpus_are_refused_by_name() -> None:
+    refuse_drafter_on_gpus(settings())
+    two = settings(tensor_parallel_size=2)
     with pytest.raises(ModelError, match="mtp and tensor_parallel_size 2; an MTP head runs on"):
-        refuse_drafter_on_gpu(settings(tensor_parallel_size=2))
+        refuse_drafter_on_gpus(two)
+    drafting = msgspec.structs.replace(two, speculative_algorithm="none", draft_model="x")
+    with pytest.raises(ModelError, match="draft_model is set and tensor_parallel_size is 2; a dr"):
+        refuse_drafter_on_gpus(drafting)
 
 
 @pytest.mark.slow

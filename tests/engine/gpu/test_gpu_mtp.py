@@ -11,7 +11,6 @@ import pytest
 import torch
 from scheduled_requests import Request, generate, scheduler_of
 from test_device_mtp import (
-    CONTEXT,
     FREE,
     GREEDY,
     NAMES,
@@ -25,8 +24,10 @@ from test_device_mtp import (
 from penstock.dialog import Sampling
 from penstock.kernels.step_inputs import StepInputs
 from penstock.kernels.triton import TritonOps
+from penstock.models.decoder.mtp_weights import MtpWeights
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
+from penstock.runtime.drafts.mtp import OpenedMtp
 from penstock.runtime.gpu.drafters import size_drafter
 from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
@@ -43,10 +44,11 @@ def start(folder: Path, *, graphs: bool = True) -> GpuRuntime:
     asked = settings()
     model = load_model(files_at(folder, "m"), "f32", mtp="required")
     ops = TritonOps("cuda:0", torch.float32)
-    memory = plan_device_memory(
-        model.spec, 1 << 20, asked, 8 << 30, size_drafter(model, asked, ops)
-    )
-    return build_runtime(model, memory, asked, ops, graphs=graphs)
+    assert isinstance(model.mtp, MtpWeights)
+    drafts = OpenedMtp(model.spec, model.mtp)
+    sized = size_drafter(drafts, asked, ops)
+    memory = plan_device_memory(model.spec, 1 << 20, asked, 8 << 30, sized)
+    return build_runtime(model, memory, asked, ops, graphs=graphs, drafts=drafts)
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -100,11 +102,11 @@ def test_a_replayed_pass_equals_launches_bit_for_bit(
     states = torch.randn(count, 64, device="cuda:0", generator=torch.Generator("cuda:0"))
     found = []
     for runtime in (replayed, launched):
-        head = runtime._model.head
-        assert head is not None and int(inputs.context_lens[0]) <= CONTEXT
+        head = runtime.placed_drafter
+        assert head is not None
         head.pools.fill(0.0)
         with runtime.launching():
-            results = head.run(inputs, states, np.arange(count, dtype=np.int32))
-            found.append([part.clone().cpu() for part in results])
+            results = head.steps.run(inputs, states, np.arange(count, dtype=np.int32))
+            found.append([part.clone().cpu() for part in results if part is not None])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
     launched.close()

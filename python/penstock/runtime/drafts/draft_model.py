@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
+from penstock.kernels.step_inputs import StepInputs
 from penstock.models.decoder.draft_head import HeadName
-from penstock.runtime.backend import DecoderBackend, Floats, Ints
+from penstock.runtime.backend import Floats, Ints, SamplingOps
+from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.drafts.computed_tokens import ComputedTokens
 from penstock.runtime.drafts.draft_sampler import DraftSampler
 from penstock.runtime.drafts.draft_vocabulary import DraftVocabulary
 from penstock.runtime.drafts.row_inputs import row_inputs
-from penstock.runtime.memory import MemoryPlan
 from penstock.runtime.row_table import RowTable
 from penstock.scheduler import MAX_DRAFT_TOKENS
 from penstock.scheduler.types import Chunk, Draft, DraftSource, SampledToken, StepPlan
@@ -45,6 +46,27 @@ class _Draft:
         return self.wanted > 0 and self.end == self.known
 
 
+class DraftBackend(SamplingOps, Protocol):
+    """The methods of a `DecoderBackend` that a draft model needs."""
+
+    def logits(self, inputs: StepInputs[Ints], head: HeadName = "whole") -> Floats: ...
+
+    def close(self) -> None: ...
+
+
+class DraftSizes(Protocol):
+    """The sizes of a draft model's steps and of its cache, as a memory plan has them."""
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    @property
+    def step_tokens(self) -> int: ...
+
+    @property
+    def cache(self) -> CacheShape: ...
+
+
 class DraftModel:
     """A `Drafter` that runs a whole model on `backend`.
 
@@ -60,8 +82,8 @@ class DraftModel:
     def __init__(
         self,
         rows: RowTable,
-        backend: DecoderBackend,
-        memory: MemoryPlan,
+        backend: DraftBackend,
+        memory: DraftSizes,
         vocab_sizes: tuple[int, int],
         vocabulary: DraftVocabulary | None = None,
     ) -> None:

@@ -14,6 +14,7 @@ from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import resolve_model
 from penstock.models.loader.assistant_loader import assistant_family
 from penstock.models.loader.model_loader import LoadedModel
+from penstock.quant.safetensors.float8_checkpoint import Float8Storage
 from penstock.runtime.backend import Backend
 from penstock.runtime.drafter import Drafter
 from penstock.runtime.drafts.assistant import open_assistant
@@ -49,11 +50,15 @@ class OpenedDrafter(Protocol):
 
 
 def open_drafter(
-    files: ModelFiles, model: LoadedModel, settings: EngineSettings, home: Path | None
+    files: ModelFiles,
+    model: LoadedModel,
+    settings: EngineSettings,
+    home: Path | None,
+    float8: Float8Storage = "bf16",
 ) -> OpenedDrafter | None:
     """Return the drafter that the settings name for the target `model`, None if they name none.
 
-    `files`: the files of the target. `home`: as for `start_runtime`.
+    `files`: the files of the target. `home`: as for `start_runtime`. `float8`: as for `load_model`.
 
     Raises ModelError if the drafter is not found or does not fit the target.
     """
@@ -66,7 +71,7 @@ def open_drafter(
         family = assistant_family(draft_files)
         if family is not None:
             return open_assistant(draft_files, family, files, model, settings)
-        return open_draft_model(draft_files, files, model, settings, home)
+        return open_draft_model(draft_files, files, model, settings, home, float8)
     if not isinstance(model.mtp, MtpWeights):
         return None
     head = model.weights if model.mtp.shares_head else model.mtp.layer
@@ -80,14 +85,14 @@ def mtp_of(settings: EngineSettings) -> Literal["ignored", "required"]:
     return "required" if wanted else "ignored"
 
 
-def refuse_drafter_on_gpu(settings: EngineSettings) -> None:
-    """Raise ModelError if the settings name a drafter that does not run on GPUs: a draft model, or
-    an MTP head on several of them."""
-    if settings.draft_model is not None:
-        raise ModelError(
-            "draft_model is set; a draft model runs only with device cpu, not on a GPU"
-        )
+def refuse_drafter_on_gpus(settings: EngineSettings) -> None:
+    """Raise ModelError if the settings name a drafter on several GPUs."""
     devices = settings.tensor_parallel_size
+    if settings.draft_model is not None and devices > 1:
+        raise ModelError(
+            f"draft_model is set and tensor_parallel_size is {devices}; a draft model runs on a CPU"
+            " or on one GPU"
+        )
     if settings.speculative_algorithm == "mtp" and devices > 1:
         raise ModelError(
             f"speculative_algorithm is mtp and tensor_parallel_size {devices}; an MTP head runs on"

@@ -13,6 +13,7 @@ from penstock.models.decoder.pass_bytes import layer_bytes
 from penstock.models.decoder.weights import DecoderWeights
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import LoadedModel, load_model
+from penstock.quant.safetensors.float8_checkpoint import Float8Storage
 from penstock.runtime.backend import Backend
 from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.start_backend import start_backend
@@ -95,13 +96,15 @@ def open_draft_model(
     model: LoadedModel,
     settings: EngineSettings,
     home: Path | None,
+    float8: Float8Storage = "bf16",
 ) -> OpenedDraftModel:
     """Return the draft model in `draft_files` for the target `model`, whose files are `files`.
+    `float8`: as for `load_model`.
 
     Raises ModelError if it cannot be read, has recurrent layers or another vocabulary, or has
     latent attention while the settings ask for an 8-bit cache.
     """
-    draft = load_model(draft_files, settings.dtype, form=weight_form(settings))
+    draft = load_model(draft_files, settings.dtype, float8=float8, form=weight_form(settings))
     if draft.spec.is_recurrent:
         raise ModelError(
             f"draft_model {draft.model_id}: it has recurrent layers, whose state cannot go back to"

@@ -17,11 +17,13 @@ from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder.decoder import Progress
 from penstock.models.loader.model_loader import LoadedModel
 from penstock.quant.safetensors.cache_scales import read_cache_scales
+from penstock.runtime.drafts.load import OpenedDrafter
 from penstock.runtime.gpu.cuda_graphs import capturer_of, sizes_up_to
-from penstock.runtime.gpu.drafters import make_drafter, size_drafter
+from penstock.runtime.gpu.drafters import place_drafter, size_drafter
 from penstock.runtime.gpu.media import DeviceMedia, device_towers
 from penstock.runtime.gpu.memory import DeviceMemoryPlan, cache_item_bytes, plan_device_memory
 from penstock.runtime.gpu.model import DeviceModel
+from penstock.runtime.gpu.placed_drafter import PlacedDrafter
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.gpu.sampler import MakeSampler, SingleDeviceSampler
 from penstock.runtime.gpu.tower_graphs import MAX_GRAPH_BYTES
@@ -57,13 +59,16 @@ def start_gpu_runtime(
     device: str,
     progress: Progress | None = None,
     observe: Observe = ignore_stages,
+    drafts: OpenedDrafter | None = None,
 ) -> GpuRuntime:
     """Return the runtime of a model on `device`, with its largest graph captured. `model`: the
-    model, whose weights are not packed yet. Raises ModelError if the device cannot be used or the
-    model does not fit."""
+    model, whose weights are not packed yet. `drafts`: its drafter, None for none. Raises ModelError
+    if the device cannot be used or the model does not fit."""
     opened = open_device(settings, device)
-    memory = plan_sizes(model, settings, opened.ops, opened.free_bytes())
-    runtime = build_runtime(model, memory, settings, opened.ops, progress, observe=observe)
+    memory = plan_sizes(model, settings, opened.ops, opened.free_bytes(), drafts)
+    runtime = build_runtime(
+        model, memory, settings, opened.ops, progress, observe=observe, drafts=drafts
+    )
     runtime.warm(1)
     observe("graph", memory)
     log.info("%s", opened.report())
@@ -135,17 +140,22 @@ def excluded_kernels(settings: EngineSettings) -> dict[str, str]:
 
 
 def plan_sizes(
-    model: LoadedModel, settings: EngineSettings, ops: TorchOps, free_bytes: int
+    model: LoadedModel,
+    settings: EngineSettings,
+    ops: TorchOps,
+    free_bytes: int,
+    drafts: OpenedDrafter | None = None,
 ) -> DeviceMemoryPlan:
     """Plan the memory of an engine with `free_bytes` of free memory on each of its devices.
 
-    `model`: the model, or one shard of it. `ops`: packs the weights. Raises ModelError if the model
-    does not fit the devices or the host memory.
+    `model`: the model, or one shard of it. `ops`: packs the weights. `drafts`: the drafter. Raises
+    ModelError if the model does not fit the devices or the host memory, or if the drafter does not
+    run on GPUs.
     """
     media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
     packed_bytes = weight_bytes(model, settings, ops) + media.total_bytes
     packed_bytes += MAX_GRAPH_BYTES if model.media else 0
-    drafter = size_drafter(model, settings, ops)
+    drafter = size_drafter(drafts, settings, ops)
     memory = plan_device_memory(model.spec, packed_bytes, settings, free_bytes, drafter)
     _log_reduced_sizes(memory, settings)
     available = available_bytes()
@@ -210,9 +220,10 @@ def build_runtime(
     communicator: Communicator[torch.Tensor] = SINGLE_RANK,
     sampler: MakeSampler = SingleDeviceSampler,
     observe: Observe = ignore_stages,
+    drafts: OpenedDrafter | None = None,
 ) -> GpuRuntime:
     """Build the runtime of a model (or of this rank's shard) with the sizes of `memory`, on the
-    device of `ops`. `graphs`: False launches steps kernel by kernel."""
+    device of `ops`. `graphs`: False launches steps kernel by kernel. `drafts`: the drafter."""
 
     def on_stage(stage: str) -> None:
         observe(stage, memory)
@@ -226,7 +237,7 @@ def build_runtime(
         max_rows=sizes_up_to(memory.sizes.max_num_seqs)[-1],
         max_model_len=memory.max_model_len,
         states=memory.states,
-        reads_hidden=model.mtp is not None,
+        reads_hidden=drafts is not None and drafts.head is not None,
         progress=progress,
         communicator=communicator,
         on_stage=on_stage,
@@ -240,7 +251,7 @@ def build_runtime(
     on_gpu = torch.device(ops.device).type == "cuda"
     stream = torch.cuda.Stream(ops.device) if on_gpu else None
     capturer = capturer_of(stream, graphs=graphs)
-    drafter = make_drafter(model, memory, device_model, ops, stored, capturer)
+    drafter = place_drafter(drafts, memory, device_model, ops, stored, capturer)
     if drafter is not None:
         on_stage("drafter")
     media = None
@@ -252,7 +263,7 @@ def build_runtime(
     runtime = GpuRuntime(
         ops,
         device_model,
-        _info(model, memory, settings, device_model.weight_bytes),
+        _info(model, memory, settings, device_model.weight_bytes, drafter),
         _report(model, memory, settings),
         max_num_seqs=memory.sizes.max_num_seqs,
         step_tokens=memory.step_tokens,
@@ -267,7 +278,11 @@ def build_runtime(
 
 
 def _info(
-    model: LoadedModel, memory: DeviceMemoryPlan, settings: EngineSettings, packed_bytes: int
+    model: LoadedModel,
+    memory: DeviceMemoryPlan,
+    settings: EngineSettings,
+    packed_bytes: int,
+    drafter: PlacedDrafter | None,
 ) -> RuntimeInfo:
     return RuntimeInfo(
         model_id=model.model_id,
@@ -279,12 +294,12 @@ def _info(
         weight_bytes=memory.weight_bytes if settings.quantization == "fp8" else packed_bytes,
         memory_bytes=memory.host_memory_bytes,
         sizes=memory.sizes,
-        overlaps=model.mtp is None,
+        overlaps=drafter is None,
         cpu_blocks=memory.cpu_blocks,
         max_saves_per_step=memory.max_saves_per_step,
         state_snapshots=memory.states.snapshots if model.spec.is_recurrent else None,
-        drafter=None if model.mtp is None else "mtp",
-        max_drafts=0 if model.mtp is None else settings.num_draft_tokens,
+        drafter=None if drafter is None else drafter.source,
+        max_drafts=0 if drafter is None else settings.num_draft_tokens,
     )
 
 

@@ -21,10 +21,11 @@ GRAPH_BYTES = 12 * MIB
 """Memory that the driver needs for one captured step."""
 
 HEAD_TOKENS = MAX_DRAFT_TOKENS + 1
-"""Most tokens of a pass of an MTP head that is captured: all drafts of a step, and one more."""
+"""Most tokens of a captured step of a drafter: all drafts of a step, and one more."""
 
-HEAD_GRAPH_BYTES = 2 * MIB
-"""Memory that the driver needs for one captured pass of an MTP head, which has one layer."""
+HEAD_GRAPH_BYTES = MIB
+"""Memory that the driver needs for each layer of a drafter in a captured step, at most
+`GRAPH_BYTES`."""
 
 FORMS = 2
 """Number of variants of a captured step: sampled by the device or by the CPU. With LoRA settings,
@@ -78,21 +79,38 @@ def row_bytes(
 def head_bytes(
     spec: DecoderSpec, settings: EngineSettings, sizes: StepSizes, step_tokens: int, context: int
 ) -> int:
-    """Return the bytes that an MTP head needs beside its weights and its cache: the hidden states
-    of the target's steps, and the inputs, work plans and graphs of its passes. A pass over a prompt
-    uses the memory of the target's step. `spec`: the head as a decoder."""
+    """Return the bytes that an MTP head needs beside its weights and its cache: its captured steps,
+    and the hidden states of the target's steps. A step over a prompt uses the memory of the
+    target's. `spec`: the head as a decoder."""
+    states = step_tokens + FORMS * sum(sizes_up_to(sizes.max_num_seqs)) + HEAD_TOKENS
+    hidden_bytes = _item_bytes(settings) * spec.hidden_size * states
+    return hidden_bytes + _draft_step_bytes(spec, settings, sizes, step_tokens, context)
+
+
+def draft_model_bytes(
+    spec: DecoderSpec, settings: EngineSettings, sizes: StepSizes, step_tokens: int, context: int
+) -> int:
+    """Return the bytes that a draft model needs beside its weights and its cache: its captured
+    steps, a step over prompts, and its rope tables."""
+    largest = work_bytes(spec, settings, sizes.max_num_seqs, step_tokens, context)
+    tables = rope_bytes(spec, context)
+    return largest + tables + _draft_step_bytes(spec, settings, sizes, step_tokens, context)
+
+
+def _draft_step_bytes(
+    spec: DecoderSpec, settings: EngineSettings, sizes: StepSizes, step_tokens: int, context: int
+) -> int:
+    """Return the bytes of the inputs, work plans and graphs of the steps of a drafter."""
     item_bytes, blocks = _item_bytes(settings), -(-context // settings.block_size)
-    states = step_tokens + FORMS * sum(sizes_up_to(sizes.max_num_seqs))
     rows = max(sizes.max_num_seqs, HEAD_TOKENS)
     words = sent_words(max(step_tokens, HEAD_TOKENS), rows, blocks)
     graphs = sizes_up_to(HEAD_TOKENS)
     kept = sum(graphs) * (4 * spec.vocab_size + item_bytes * spec.hidden_size)
     return (
-        item_bytes * spec.hidden_size * (states + HEAD_TOKENS)
-        + 4 * words
+        4 * words
         + _decode_attention_bytes(spec, HEAD_TOKENS, context)
         + activation_bytes(spec, HEAD_TOKENS, HEAD_TOKENS, item_bytes)
-        + FORMS * (kept + HEAD_GRAPH_BYTES * len(graphs))
+        + FORMS * (kept + min(GRAPH_BYTES, HEAD_GRAPH_BYTES * (1 + len(spec.layers))) * len(graphs))
     )
 
 

@@ -20,6 +20,7 @@ from penstock.runtime.adapters import SlotAdapters, slot_adapters
 from penstock.runtime.cache_shape import CacheShape
 from penstock.runtime.gpu.attention_plans import attention_plans
 from penstock.runtime.gpu.cuda_graphs import Capturer
+from penstock.runtime.gpu.draft_steps import StepLimits
 from penstock.runtime.gpu.head import DeviceHead
 from penstock.runtime.gpu.kv_pools import KvPools
 from penstock.runtime.gpu.memory_terms import HEAD_TOKENS
@@ -79,7 +80,6 @@ class DeviceModel:
         if model.spec.is_recurrent:
             on_stage("states")
         self.adapters: SlotAdapters | None = None
-        self.head: DeviceHead | None = None
         self._work = attention_plans(model.spec, ops, max_rows, max_model_len, cache.block_size)
         on_stage("kept")
 
@@ -96,11 +96,6 @@ class DeviceModel:
     def work_bytes(self) -> int:
         """Memory of decode attention for the partial results of long contexts, in bytes."""
         return 0 if self._work is None else self._work.size_bytes
-
-    @property
-    def block_views(self) -> list[torch.Tensor]:
-        """The parts of all KV blocks, those of the head included; see `KvPools.blocks`."""
-        return [*self.pools.blocks, *([] if self.head is None else self.head.pools.blocks)]
 
     def logits(self, inputs: StepInputs[torch.Tensor], *, one_token: bool) -> torch.Tensor:
         """Run the forward pass. Return the logits [S, V] float32 of the tokens
@@ -131,33 +126,25 @@ class DeviceModel:
         cache: CacheShape,
         cache_dtype: torch.dtype,
         capturer: Capturer,
-        *,
-        step_tokens: int,
-        max_rows: int,
+        limits: StepLimits,
         max_model_len: int,
     ) -> DeviceHead:
-        """Pack an MTP head and allocate its KV cache `cache`. The parameters are those of the
-        target's step. Raises ModelError if the weights cannot be read."""
+        """Pack an MTP head and allocate its KV cache `cache`. `limits`: those of its steps. Raises
+        ModelError if the weights cannot be read."""
         target, ops = self._decoder, self._ops
         spec = mtp_decoder(target.spec)
-        block_size = cache.block_size
-        self.head = DeviceHead(
+        return DeviceHead(
             pack_predicting_head(target, weights, ops),
             ops,
             KvPools(cache, cache_dtype, ops.device),
             self.pools.caches,
-            attention_plans(spec, ops, HEAD_TOKENS, max_model_len, block_size),
+            attention_plans(spec, ops, HEAD_TOKENS, max_model_len, cache.block_size),
             capturer,
-            width=target.spec.hidden_size,
-            step_tokens=step_tokens,
-            max_rows=max_rows,
-            max_blocks=-(-max_model_len // block_size),
-            num_blocks=cache.blocks,
-            block_size=block_size,
+            limits,
+            target.spec.hidden_size,
         )
-        return self.head
 
     def close(self) -> None:
         self._states = []
-        self.adapters = self.head = self._work = None
+        self.adapters = self._work = None
         del self._decoder, self.pools

@@ -14,7 +14,6 @@ overlap.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ import torch
 from penstock.kernels.persistent_batch import StepBuffers
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.torch_ops import TorchOps
-from penstock.runtime.drafter import Drafter, with_drafts
+from penstock.runtime.drafter import with_drafts
 from penstock.runtime.gpu.adapters import DeviceAdapters
 from penstock.runtime.gpu.copy_stream import CopyStream
 from penstock.runtime.gpu.cpu_kv_cache import CpuKvCache
@@ -34,6 +33,7 @@ from penstock.runtime.gpu.host_transfers import HostTransfers
 from penstock.runtime.gpu.logit_adjustments import LogitAdjustments
 from penstock.runtime.gpu.media import DeviceMedia, launching
 from penstock.runtime.gpu.model import DeviceModel
+from penstock.runtime.gpu.placed_drafter import PlacedDrafter
 from penstock.runtime.gpu.row_table import DeviceRows
 from penstock.runtime.gpu.sampler import MakeSampler, SingleDeviceSampler
 from penstock.runtime.gpu.state_words import StatePacker
@@ -53,10 +53,6 @@ class Results(NamedTuple):
     logits: torch.Tensor
     tokens: torch.Tensor | None
     hidden: torch.Tensor | None
-
-
-MakeDrafter = Callable[[RowTable], Drafter]
-"""Creates the drafter of a runtime with these rows."""
 
 
 DEVICE_SAMPLING = StepForm(samples=True)
@@ -88,7 +84,7 @@ class GpuRuntime:
     `graphs`: False launches every step kernel by kernel.
     `sampler`: creates the sampler.
     `device_media`: the towers and the media of the rows; None for a model that reads only text.
-    `drafter`: creates the drafter; None: the runtime proposes no draft tokens.
+    `drafter`: None: the runtime proposes no draft tokens.
 
     The model's KV cache must have one block more than `info.cache_blocks`, and its recurrent states
     one row more than `max_num_seqs`, for padding.
@@ -107,7 +103,7 @@ class GpuRuntime:
         graphs: bool = True,
         sampler: MakeSampler = SingleDeviceSampler,
         media: DeviceMedia | None = None,
-        drafter: MakeDrafter | None = None,
+        drafter: PlacedDrafter | None = None,
     ) -> None:
         assert drafter is None or not info.overlaps
         self.device_media = media
@@ -127,8 +123,9 @@ class GpuRuntime:
         self._cpu_kv_cache: CpuKvCache | None = None
         if info.cpu_blocks:
             copy_stream = CopyStream(self._device, stream)
+            parts = [*model.pools.blocks, *([] if drafter is None else drafter.pools.blocks)]
             self._cpu_kv_cache = CpuKvCache(
-                model.block_views, info.cpu_blocks, info.max_saves_per_step, copy_stream
+                parts, info.cpu_blocks, info.max_saves_per_step, copy_stream
             )
         table = None if media is None else media.table
         self._rows = RowTable(max_num_seqs, info.max_model_len, info.block_size, table)
@@ -162,7 +159,8 @@ class GpuRuntime:
         self._outputs = OutputReader(ops, self._rows, self._transfers)
         self._in_flight: deque[StepOutputs | StepResult] = deque()
         self._masked: MaskedStep | None = None
-        self._drafter = None if drafter is None else drafter(self._rows)
+        self.placed_drafter = drafter
+        self._drafter = None if drafter is None else drafter.create(self._rows)
         self._drafting: tuple[StepPlan, torch.Tensor | None] | None = None
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # weights and cache are complete for all streams
@@ -197,8 +195,8 @@ class GpuRuntime:
         with self.launching():
             for count in rows:
                 self._graphs.make(self._graphs.size_for(count), form)
-            if self._model.head is not None:
-                self._model.head.warm()
+            if self.placed_drafter is not None:
+                self.placed_drafter.steps.warm()
 
     def dummy_run(self, rows: int, form: StepForm = DEVICE_SAMPLING) -> None:
         """Launch a captured decode step of `rows` padding rows, to measure a step without
@@ -285,7 +283,7 @@ class GpuRuntime:
         missing = self.missing_graph()
         if missing is None:
             with self.launching():
-                return self._model.head is not None and self._model.head.prepare()
+                return self.placed_drafter is not None and self.placed_drafter.steps.prepare()
         size, form = missing
         self.warm(size, form=form)
         return True
@@ -307,6 +305,7 @@ class GpuRuntime:
         if self._cpu_kv_cache is not None:
             self._cpu_kv_cache.close()
         self._cpu_kv_cache = self._adapters = self.device_media = None
+        self._drafter = self.placed_drafter = None
         self._model.close()
 
     def launching(self) -> AbstractContextManager[None]:

@@ -56,10 +56,9 @@ class SentInputs:
         words[begin:end].reshape(rows, width)[:, :given] = inputs.block_tables
         tables = device_words[begin:end].view(rows, width)
         self._transfers.send(end)
-        *vectors, sent_index = sent
-        return StepInputs(
-            **dict(zip(_VECTORS, vectors, strict=True)), block_tables=tables
-        ), sent_index
+        tokens, positions, slots, query_starts, context_lens, sample_rows, sent_index = sent
+        step = StepInputs(tokens, positions, slots, query_starts, context_lens, tables, sample_rows)
+        return step, sent_index
 
 
 def _after(end: int, length: int) -> tuple[int, int]:
@@ -71,11 +70,12 @@ def single_tokens(inputs: StepInputs[Ints]) -> StepInputs[Ints]:
     """Return the same step with one row per token, whose context ends with the token. Attention
     computes the same, because the keys and values of all tokens are stored before."""
     count, lengths = len(inputs.tokens), np.diff(inputs.query_starts)
-    later = np.repeat(inputs.query_starts[1:], lengths) - np.arange(1, count + 1, dtype=np.int32)
+    contexts = np.arange(1, count + 1, dtype=np.int32)
+    contexts += np.repeat(inputs.context_lens - inputs.query_starts[1:], lengths)
     return replace(
         inputs,
         query_starts=np.arange(count + 1, dtype=np.int32),
-        context_lens=np.repeat(inputs.context_lens, lengths) - later,
+        context_lens=contexts,
         block_tables=np.repeat(inputs.block_tables, lengths, axis=0),
     )
 
