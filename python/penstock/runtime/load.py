@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from penstock.base.errors import ModelError
 from penstock.base.resources import available_bytes, available_cores
 from penstock.config import EngineSettings, Environment, read_environment
@@ -212,7 +214,9 @@ def start_runtime(
                 importance=importance,
             )
             settings = with_own_adapters(settings, model.media_spec)
-            drafts = open_drafter(files, model, settings, home, "float8")
+            # Draft heads exist only on CPUs.
+            own = msgspec.structs.replace(settings, draft_vocabulary=0)
+            drafts = open_drafter(files, model, own, home, "float8")
             return gpu_load.start_gpu_runtime(model, settings, device, progress, drafts=drafts)
     refuse_on_cpu(settings)
     rank_devices(settings, "cpu")

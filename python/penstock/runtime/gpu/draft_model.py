@@ -8,6 +8,7 @@ import torch
 
 from penstock.kernels.step_inputs import StepInputs
 from penstock.kernels.torch_ops import TorchOps
+from penstock.models.decoder.draft_head import HeadName
 from penstock.runtime.backend import Ints
 from penstock.runtime.gpu.cuda_graphs import Capturer
 from penstock.runtime.gpu.draft_steps import Carried, DraftSteps, Results, StepLimits
@@ -26,9 +27,10 @@ class DeviceDraftModel(CpuSampler):
         self.pools = model.pools
         self.steps = DraftSteps(self._forward, capturer, limits, torch.device(ops.device))
 
-    def logits(self, inputs: StepInputs[Ints]) -> Any:
+    def logits(self, inputs: StepInputs[Ints], head: HeadName = "whole") -> Any:
         """Run the forward pass of one step; see `Backend.logits`. Call this on the stream of the
-        steps."""
+        steps. The model has no draft head."""
+        assert head == "whole"
         return self.steps.run(inputs)[0]
 
     def close(self) -> None:

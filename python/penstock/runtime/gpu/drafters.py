@@ -11,6 +11,7 @@ from penstock.config import EngineSettings
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder.mtp_layer import mtp_decoder
 from penstock.runtime.drafts.draft_model import DraftModel
+from penstock.runtime.drafts.draft_sampler import DraftSampler
 from penstock.runtime.drafts.load import OpenedDrafter
 from penstock.runtime.drafts.memory import DrafterMemory
 from penstock.runtime.drafts.mtp import MtpDrafter, OpenedMtp
@@ -93,6 +94,10 @@ def place_drafter(
         )
     assert isinstance(drafts, OpenedMtp), "size_drafter refuses the others"
     head = target.make_head(drafts.head, cache, cache_dtype, capturer, limits, context)
+    vocab_sizes = drafts.spec.vocab_size, drafts.spec.vocab_size
     return PlacedDrafter(
-        "mtp", head.pools, head.steps, lambda rows: MtpDrafter(rows, CpuSampler(ops), head)
+        "mtp",
+        head.pools,
+        head.steps,
+        lambda rows: MtpDrafter(rows, head, DraftSampler(rows, CpuSampler(ops), vocab_sizes)),
     )

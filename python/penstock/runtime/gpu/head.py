@@ -10,6 +10,7 @@ import torch
 
 from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.torch_ops import TorchOps
+from penstock.models.decoder.draft_head import HeadName
 from penstock.models.decoder.predicting_head import PredictingHead
 from penstock.runtime.backend import Ints
 from penstock.runtime.gpu.attention_plans import AttentionPlans
@@ -48,8 +49,12 @@ class DeviceHead:
         states = torch.zeros(HEAD_TOKENS, width, dtype=ops.dtype, device=device)
         self.steps = DraftSteps(self._forward, capturer, limits, device, states)
 
-    def run(self, inputs: StepInputs[Ints], rows: Any, index: Ints) -> tuple[Any, Any]:
-        """Run the head over T tokens; see `MtpRunner.run`. Call this on the stream of the steps."""
+    def run(
+        self, inputs: StepInputs[Ints], rows: Any, index: Ints, head: HeadName = "whole"
+    ) -> tuple[Any, Any]:
+        """Run the head over T tokens; see `MtpRunner.run`. Call this on the stream of the steps.
+        It has no draft head."""
+        assert head == "whole"
         return self.steps.run(inputs, rows, index)
 
     def _forward(
