@@ -100,9 +100,8 @@ class DraftSteps:
         if rows is not None and self._states is not None:
             torch.index_select(rows, 0, sent_places, out=self._states[:count])
         logits, states = self._graphs.replay(size, samples)
-        return _sampled(logits, inputs.sample_rows, count), None if states is None else states[
-            :count
-        ]
+        carried_on = None if states is None else states[:count]
+        return _sampled(logits, inputs.sample_rows, count), carried_on
 
     def warm(self) -> None:
         """Capture the graphs that a decode step of one row needs."""
