@@ -4,7 +4,8 @@
 
 An engine process serves MODEL, whose weights are floats, to some greedy streams. After a while they
 are quantized again, type by type. For each change, the longest time between two outputs of a stream
-is printed beside the median step without a job.
+is printed beside the median step without a job, and the share of the cores that the hypervisor gave
+to other guests meanwhile, which makes steps longer too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.harness.machine_facts import facts
+from bench.harness.load_client import percentile
+from bench.harness.machine_facts import Clock, facts
 from penstock.config import EngineSettings
 from penstock.config.weight_types import AS_STORED, parse_weight_type
 from penstock.dialog import Sampling
@@ -27,8 +29,9 @@ from penstock.engine.processes.supervisor import EngineSupervisor
 from penstock.engine.types import TokenRequest
 from penstock.engine.weight_orders import AskWeights, Requantize
 
-BASE_S = 5.0
 POLL_S = 0.05
+CACHED_EACH = 1024
+"""The tokens of a sequence for which the default KV cache has memory."""
 
 
 @dataclass
@@ -44,6 +47,10 @@ class Gaps:
         if stream in self.last_s:
             self.seen.append((now, now - self.last_s[stream]))
         self.last_s[stream] = now
+
+    def longest(self, began_s: float) -> tuple[float, float]:
+        """Return the end and the length of the longest gap that ended after `began_s`."""
+        return max((one for one in self.seen if one[0] >= began_s), key=lambda one: one[1])
 
     def since(self, began_s: float) -> list[float]:
         """Return the gaps that ended after `began_s`."""
@@ -64,10 +71,13 @@ async def stream(client: EngineClient, name: str, context: int, gaps: Gaps) -> N
         number += 1
 
 
-async def measure(model: str, types: list[str], streams: int, context: int) -> None:
-    """Serve the model and print a row per change."""
+async def measure(model: str, types: list[str], streams: int, context: int, base_s: float) -> None:
+    """Serve the model and print a row per change, each after `base_s` seconds without a job."""
     settings = EngineSettings(
-        model=model, device="cpu", max_model_len=context, max_num_seqs=streams
+        model=model,
+        device="cpu",
+        max_model_len=context,
+        max_num_seqs=streams * -(-context // CACHED_EACH),
     )
     supervisor = EngineSupervisor(settings)
     await supervisor.start()
@@ -77,17 +87,19 @@ async def measure(model: str, types: list[str], streams: int, context: int) -> N
     gaps = Gaps()
     tasks = [asyncio.create_task(stream(client, f"s{n}", context, gaps)) for n in range(streams)]
     print(
-        "| weights | to | job s | median step ms | longest without job ms | median in job ms |"
-        " longest in job ms | longest / median step |"
+        "| weights | to | job s | median step ms | 99 % ms | longest ms | median in job ms |"
+        " 99 % in job ms | longest in job ms | longest / median step | its end in the job s |"
+        " stolen without, in job |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|" + "---|" * 12)
     before = "file"
     try:
-        await asyncio.sleep(BASE_S)
+        await asyncio.sleep(1.0)
         for wanted in types:
-            base_s = time.perf_counter()
-            await asyncio.sleep(BASE_S)
-            calm = gaps.since(base_s)
+            calm_s, clock = time.perf_counter(), Clock()
+            await asyncio.sleep(base_s)
+            calm, stolen = gaps.since(calm_s), [clock.stolen_share()]
+            clock = Clock()
             began_s = time.perf_counter()
             await client.change_weights(Requantize(_form(wanted)))
             while (job := (await client.change_weights(AskWeights())).job) is None or (
@@ -97,10 +109,14 @@ async def measure(model: str, types: list[str], streams: int, context: int) -> N
             took_s = time.perf_counter() - began_s
             assert job.status == "done", job
             await asyncio.sleep(1.0)
+            stolen.append(clock.stolen_share())
             busy, median = gaps.since(began_s), statistics.median(calm)
-            numbers = [median, max(calm), statistics.median(busy), max(busy)]
+            middle = [statistics.median(busy), percentile(busy, 0.99)]
+            numbers = [median, percentile(calm, 0.99), max(calm), *middle, max(busy)]
             cells = [before, wanted, f"{took_s:.1f}", *(f"{1e3 * one:.1f}" for one in numbers)]
-            print(f"| {' | '.join(cells)} | {max(busy) / median:.2f} |", flush=True)
+            cells += [f"{max(busy) / median:.2f}", f"{gaps.longest(began_s)[0] - began_s:.1f}"]
+            cells += [", ".join(f"{share:.1%}" for share in stolen)]
+            print(f"| {' | '.join(cells)} |", flush=True)
             before = wanted
     finally:
         for task in tasks:
@@ -126,10 +142,13 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--to", nargs="+", default=["int8", "int4", "none"])
     parser.add_argument("--streams", type=int, default=4)
-    parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument(
+        "--base", type=float, default=30.0, help="seconds without a job before each change"
+    )
     given = parser.parse_args()
     print(facts(), flush=True)
-    asyncio.run(measure(str(given.model), given.to, given.streams, given.context))
+    asyncio.run(measure(str(given.model), given.to, given.streams, given.context, given.base))
 
 
 if __name__ == "__main__":

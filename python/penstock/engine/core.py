@@ -89,6 +89,7 @@ class EngineCore:
             self._adapters,
             self._weights_changed,
             lambda: self._wake(),
+            lambda: scheduler.has_work,
             read_environment().home / "importance",
         )
         self._admissions = AdmissionQueue(
@@ -222,8 +223,8 @@ class EngineCore:
         submitted before the current one is collected. Its token masks follow once the current step
         is committed.
         """
-        if self.weights.has_completions and not self._flying:
-            self.weights.settle()
+        if not self._flying:
+            self.weights.between_steps()
         outputs = self._admissions.release_ready() + self._encode_media()
         if not self._flying and not self._launch():
             return outputs

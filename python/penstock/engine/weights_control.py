@@ -1,8 +1,8 @@
 """Studies and changes the weights of a running engine: calibrations, and jobs that quantize the
 weights again in a thread and put them in use between two steps.
 
-The thread has a low priority, so that steps pass it. All methods except those of the job's thread
-are called by the engine's thread.
+The thread has a low priority, and works between steps while the engine is busy. All methods except
+those of the job's thread are called by the engine's thread.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import msgspec
 from penstock.base.errors import Conflict, ModelError, ServiceError, Unavailable
 from penstock.engine.adapters.null_slot_cache import SlotCache
 from penstock.engine.adapters.slot_cache import LoRASlotCache
+from penstock.engine.job_pace import JobPace
 from penstock.engine.saved_weights import SavedWeights
 from penstock.engine.types import AdapterSource
 from penstock.engine.weight_orders import (
@@ -63,6 +64,7 @@ class WeightsControl:
     - `adapters`: the adapters, which are packed for the weights.
     - `changed`: called when other weights are in use, between two steps.
     - `wake`: called by the job's thread when `settle` has something to do.
+    - `busy`: whether the engine has steps to compute; called by the job's thread.
     - `folder`: for importance matrices that clients save.
     - `saved`: remembers the weights in use; None: a restarted engine has those of its settings.
     """
@@ -73,12 +75,14 @@ class WeightsControl:
         adapters: SlotCache,
         changed: Callable[[], None],
         wake: Callable[[], None],
+        busy: Callable[[], bool],
         folder: Path,
     ) -> None:
         self._live = live
         self._adapters = adapters
         self._changed = changed
         self._wake = wake
+        self._busy = busy
         self._folder = folder
         self.saved: SavedWeights | None = None
         self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -91,6 +95,12 @@ class WeightsControl:
     def has_completions(self) -> bool:
         """Whether `settle` has something to do."""
         return not self._news.empty()
+
+    def between_steps(self) -> None:
+        """Give a job its share of the time, answer orders, and put packed weights in use."""
+        if self._job is not None:
+            self._job.work_between_steps()
+        self.settle()
 
     def settle(self) -> None:
         """Answer orders, and put packed weights in use. Call this between steps."""
@@ -202,6 +212,7 @@ class WeightsControl:
         job.install = self._install
         job.read = self._read_adapter
         job.saved = self.saved
+        job.busy = self._busy
         try:
             job.thread.start()
         except RuntimeError:
@@ -269,7 +280,7 @@ class _Job:
     """A job that quantizes the weights again. `thread` runs it.
 
     - `post`: runs a function in the engine's thread, between two steps.
-    - `opened`, `install`, `read`, `saved`: those of the control.
+    - `opened`, `install`, `read`, `saved`, `busy`: those of the control.
     """
 
     post: Callable[[Callable[[], None]], None]
@@ -277,6 +288,7 @@ class _Job:
     install: Callable[[_Job, NewWeights, dict[str, PackedAdapter]], _Attempt]
     read: Callable[[AdapterSource, NewWeights], PackedAdapter]
     saved: SavedWeights | None
+    busy: Callable[[], bool]
 
     def __init__(
         self,
@@ -290,7 +302,13 @@ class _Job:
         self._save_as = save_as
         self.state = state
         self.cancelled = threading.Event()
+        self._pace: JobPace | None = None
         self.thread = threading.Thread(target=self._run, name="penstock-quantize", daemon=True)
+
+    def work_between_steps(self) -> None:
+        """Let the thread work for a while. Called by the engine's thread."""
+        if self._pace is not None:
+            self._pace.between_steps()
 
     def finish(self, status: JobStatus, error: str | None = None) -> None:
         """Set the final status of the job."""
@@ -312,8 +330,9 @@ class _Job:
             self.post(lambda: self.opened(refusal))
             return
         self.post(lambda: self.opened(None))
+        self._pace = JobPace(self.busy, self.cancelled)
         try:
-            new.pack(self._report)
+            new.pack(self._packed)
             attempt = self._install(new)
         except _Cancelled:
             self.finish("cancelled")
@@ -334,7 +353,7 @@ class _Job:
             if self._importance is not None and self._save_as is not None:
                 self._save_as.parent.mkdir(parents=True, exist_ok=True)
                 self._importance.write(self._save_as)
-            new = self._live.open(self.state.quantization, self._importance)
+            new = self._live.open(self.state.quantization, self._importance, self._rest)
         except ModelError as error:
             log.error("the weights cannot be quantized: %s", error)
             raise Conflict(
@@ -352,6 +371,17 @@ class _Job:
             )
         self._report(0, new.num_layers)
         return new
+
+    def _rest(self) -> None:
+        """Rest after a piece of work."""
+        assert self._pace is not None, "the job packs"
+        self._pace.rest()
+        if self.cancelled.is_set():
+            raise _Cancelled
+
+    def _packed(self, done: int, total: int) -> None:
+        self._rest()
+        self._report(done, total)
 
     def _report(self, done: int, total: int) -> None:
         if self.cancelled.is_set():

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from penstock.kernels.weights import Affine, Dense
 from penstock.quant.dequantize import dequantize
+from penstock.quant.rest import Rest, no_rest
 
 Bits: TypeAlias = Literal[4, 8]
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -17,13 +18,15 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 GROUP: Final = 32
 _LEVELS: Final = 15  # levels above a group's minimum, for 4 bits
 _STEPS: Final = 127  # levels on each side of zero, for 8 bits
-_CHUNK_ELEMENTS: Final = 1 << 19  # float32 numbers that fit in the cache
+_CHUNK_ELEMENTS: Final = 1 << 16  # a millisecond or two; they fit in the cache
 # Scales are float16 if the matrix's largest scale is at least the first number and its largest
 # weight at most the second: rounding the scales then moves a weight by less than a tenth of a step.
 _NARROW: Final = (2.0**-14, 65_504.0)
 
 
-def quantize_affine(matrix: Dense, bits: Bits, importance: Floats | None = None) -> Affine:
+def quantize_affine(
+    matrix: Dense, bits: Bits, importance: Floats | None = None, rest: Rest = no_rest
+) -> Affine:
     """Quantize `matrix` [N, C] to integers of `bits` bits.
 
     8 bits: 127 levels on each side of zero. 4 bits: 16 levels from the minimum to the maximum of a
@@ -31,21 +34,21 @@ def quantize_affine(matrix: Dense, bits: Bits, importance: Floats | None = None)
     coarse. C must be a multiple of GROUP. Raises ValueError if a number is not finite.
 
     `importance` [C]: the weight of each column in the fit of 4 bits; None: all columns count the
-    same.
+    same. `rest`: called after each few milliseconds.
     """
     rows, columns = matrix.shape
     assert columns % GROUP == 0
-    largest = max((float(np.abs(part).max()) for part in _chunks(matrix)), default=0.0)
+    largest = max((float(np.abs(part).max()) for part in _chunks(matrix, rest)), default=0.0)
     if not np.isfinite(largest):
         raise ValueError("not all numbers are finite")
     scale = largest / (_LEVELS if bits == 4 else _STEPS)
     narrow = scale == 0 or (_NARROW[0] <= scale and largest <= _NARROW[1])
     dtype = np.dtype(np.float16 if narrow else np.float32)
     if bits == 8:
-        parts = [_to_8_bits(part.reshape(-1, GROUP), dtype) for part in _chunks(matrix)]
+        parts = [_to_8_bits(part.reshape(-1, GROUP), dtype) for part in _chunks(matrix, rest)]
     else:
         each = np.ones(columns, np.float32) if importance is None else importance
-        parts = [_to_4_bits(part, dtype, each) for part in _chunks(matrix)]
+        parts = [_to_4_bits(part, dtype, each) for part in _chunks(matrix, rest)]
     q, scales, minima = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Affine(
         bits,
@@ -57,12 +60,14 @@ def quantize_affine(matrix: Dense, bits: Bits, importance: Floats | None = None)
     )
 
 
-def _chunks(matrix: Dense) -> Iterator[Floats]:
-    """Yield consecutive rows of the matrix, a few at a time, as float32."""
+def _chunks(matrix: Dense, rest: Rest) -> Iterator[Floats]:
+    """Yield consecutive rows of the matrix, a few at a time, as float32. Call `rest` after the
+    caller has used them."""
     rows, columns = matrix.shape
     step = max(_CHUNK_ELEMENTS // columns, 1)
     for first in range(0, rows, step):
         yield dequantize(Dense(matrix.data[first : first + step], matrix.dtype))
+        rest()
 
 
 def _to_8_bits(values: Floats, dtype: np.dtype[Any]) -> tuple[Any, Any, Any]:

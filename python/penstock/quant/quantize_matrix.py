@@ -15,16 +15,20 @@ from penstock.quant.encode.encoder import encode
 from penstock.quant.encode.fitting_type import fitting_type
 from penstock.quant.gguf.ggml_types import TYPES
 from penstock.quant.quantize import GROUP, Bits, quantize_affine
+from penstock.quant.rest import Rest, no_rest
 
 _BITS: Final[dict[WeightForm, Bits]] = {"int4": 4, "int8": 8}
 _CHUNK_ELEMENTS: Final = 1 << 22
+_PIECE_ELEMENTS: Final = 1 << 14  # of a chunk, if a rest follows: a millisecond or two
 
 
 class MatrixQuantizer:
-    """Quantizes matrices on `threads` threads."""
+    """Quantizes matrices on `threads` threads. `rest`: called after each few milliseconds."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, rest: Rest = no_rest) -> None:
         self._pool = _native.ThreadPool(threads)
+        self._chunk_elements = _CHUNK_ELEMENTS if rest is no_rest else _PIECE_ELEMENTS
+        self._rest = rest
 
     def quantized(
         self, matrix: Dense, form: WeightForm, importance: npt.NDArray[np.float32] | None = None
@@ -34,14 +38,15 @@ class MatrixQuantizer:
         of each column counts; None: all count the same. Raises ValueError if a number is not
         finite."""
         if form in INTEGERS:
-            return quantize_affine(matrix, _BITS[form], importance)
+            return quantize_affine(matrix, _BITS[form], importance, self._rest)
         rows, columns = matrix.shape
         kind = TYPES[fitting_type(form, columns)]
-        step = max(_CHUNK_ELEMENTS // columns, 1)
+        step = max(self._chunk_elements // columns, 1)
         parts = []
         for first in range(0, rows, step):
             part = dequantize(Dense(matrix.data[first : first + step], matrix.dtype))
             parts.append(encode(kind.name, part, importance, pool=self._pool))
+            self._rest()
         return kind.convert(np.concatenate(parts).reshape(-1), (rows, columns))
 
 

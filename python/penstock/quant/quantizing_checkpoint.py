@@ -17,6 +17,7 @@ from penstock.quant.affine import unify_affine
 from penstock.quant.checkpoint import Checkpoint, TensorInfo
 from penstock.quant.quantize import GROUP
 from penstock.quant.quantize_matrix import MatrixQuantizer, form_sample
+from penstock.quant.rest import Rest, no_rest
 from penstock.quant.weight_slices import size_bytes
 
 NOTHING_KNOWN: Final[Mapping[str, npt.NDArray[np.float32]]] = {}
@@ -35,12 +36,15 @@ class QuantizingCheckpoint:
         forms: Mapping[str, WeightForm],
         importance: Mapping[str, npt.NDArray[np.float32]] = NOTHING_KNOWN,
         threads: int = 1,
+        rest: Rest = no_rest,
     ) -> None:
-        """`threads`: the number of threads that quantize."""
+        """`threads`: the number of threads that quantize. `rest`: called while they do, and before
+        each matrix."""
         self.path = checkpoint.path
         self._inner = checkpoint
         self._importance = importance
-        self._quantizer = MatrixQuantizer(threads)
+        self._quantizer = MatrixQuantizer(threads, rest)
+        self._rest = rest
         self._forms = {name: own for name, own in forms.items() if self._can_be_quantized(name)}
 
     @property
@@ -50,10 +54,12 @@ class QuantizingCheckpoint:
 
     def matrix(self, name: str) -> Matrix:
         """See Checkpoint. Also raises ModelError if a number to quantize is not finite."""
+        self._rest()
         return self._quantized(name, self._inner.matrix(name), 0)
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
         """See Checkpoint. Raises as `matrix` does."""
+        self._rest()
         each = enumerate(self._inner.stack(name))
         matrices = [self._quantized(name, matrix, number) for number, matrix in each]
         return unify_affine(matrices, f"{self.path}: {name}")

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from penstock.kernels.column_squares import Squares
 from penstock.quant.importance import CHUNK_SIZE, ImportanceMatrix
+from penstock.quant.rest import Rest
 from penstock.runtime.adapters import RuntimeAdapters
 
 Progress = Callable[[int, int], None]
@@ -33,7 +34,8 @@ class NewWeights(Protocol):
 
     def pack(self, progress: Progress) -> None:
         """Read and pack the weights on the calling thread, while the model goes on to serve. An
-        exception of `progress` ends it. Raises ModelError."""
+        exception of `progress`, or of the `rest` that `LiveWeights.open` got, ends it. Raises
+        ModelError."""
         ...
 
     @property
@@ -71,9 +73,12 @@ class LiveWeights(Protocol):
         """Return collected sums as an importance matrix; see its fields."""
         ...
 
-    def open(self, quantization: str | None, importance: ImportanceMatrix | None) -> NewWeights:
-        """Open the model's files again, to quantize them otherwise. May run in any thread. Raises
-        Conflict if the model cannot have such weights, and ModelError if its files have changed."""
+    def open(
+        self, quantization: str | None, importance: ImportanceMatrix | None, rest: Rest
+    ) -> NewWeights:
+        """Open the model's files again, to quantize them otherwise. `rest`: called while they are
+        packed. May run in any thread. Raises Conflict if the model cannot have such weights, and
+        ModelError if its files have changed."""
         ...
 
     def install(self, new: NewWeights) -> object:

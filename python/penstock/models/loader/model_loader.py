@@ -61,6 +61,7 @@ from penstock.quant.checkpoint import Checkpoint, Device, extra_bytes, size_note
 from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.importance import ImportanceMatrix
 from penstock.quant.quantizing_checkpoint import NOTHING_KNOWN, QuantizingCheckpoint
+from penstock.quant.rest import Rest, no_rest
 from penstock.quant.safetensors.float8_checkpoint import Float8Storage
 from penstock.quant.safetensors.folder_checkpoint import open_checkpoint
 
@@ -268,6 +269,7 @@ def load_model(
     importance: ImportanceMatrix | None = None,
     threads: int = 1,
     values: Literal["stored", "random"] = "stored",
+    rest: Rest = no_rest,
 ) -> LoadedModel:
     """Open a model that generates text, and its towers if its family has a media side.
 
@@ -281,6 +283,7 @@ def load_model(
       count it.
     - `values`: "random": the weights have the layouts of the file and random values, to measure
       their speed; only the headers of the files are read.
+    - `rest`: called while weights are quantized.
 
     Raises ModelError naming file and key or tensor for an unknown architecture, a missing,
     unexpected or misshapen tensor, or a corrupt file.
@@ -307,7 +310,7 @@ def load_model(
         if importance is not None:
             columns = importance_by_tensor(importance, names, spec)
         forms = quantized_forms(names, spec, form)
-        read = rounded = QuantizingCheckpoint(read, forms, columns, threads)
+        read = rounded = QuantizingCheckpoint(read, forms, columns, threads, rest)
     if values == "random":
         read = RandomCheckpoint(read)
     weights = DecoderWeights(read, names, spec, dtype, permuted_qk)

@@ -17,6 +17,7 @@ from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.importance_names import matrix_pairs, with_gguf_names
 from penstock.models.loader.model_loader import LoadedModel, load_model
 from penstock.quant.importance import CHUNK_SIZE, ImportanceMatrix
+from penstock.quant.rest import Rest
 from penstock.runtime.adapters import RuntimeAdapters
 from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.start_backend import start_backend
@@ -128,7 +129,9 @@ class NativeLiveWeights:
         named = with_gguf_names(squares, self._names, self._spec)
         return ImportanceMatrix(named, datasets, chunk_count, chunk_size)
 
-    def open(self, quantization: str | None, importance: ImportanceMatrix | None) -> NewWeights:
+    def open(
+        self, quantization: str | None, importance: ImportanceMatrix | None, rest: Rest
+    ) -> NewWeights:
         if self._backend.mtp is not None:
             raise Conflict(
                 "the weights of a model that drafts with an MTP head or an assistant stay as they"
@@ -141,7 +144,7 @@ class NativeLiveWeights:
             form = weight_form(settings)
         except ModelError as error:
             raise Conflict(str(error), field="ggml_type", code="type_unsupported") from None
-        model = load_model(self._files, settings.dtype, form=form, importance=importance)
+        model = load_model(self._files, settings.dtype, form=form, importance=importance, rest=rest)
         if form is not None and not model.num_quantized:
             raise Conflict(
                 "the model's file has no float weights to quantize: they are integers already",
