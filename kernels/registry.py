@@ -97,8 +97,9 @@ class Op:
         `kernels.signature`). Native kernels are checked against this signature.
     `cases`, `benchmarks`: inputs for tests, and for benchmarks.
     `tolerance`: kind of case -> tolerance. `<kind>-in-bf16` is for ISAs that multiply operands as
-        bf16, in pairs (and products of 4-bit integers in pairs of int16). `<kind>-by-tiles` is for
-        ISAs that multiply matrix tiles. Each exists only if it differs from the tolerance of
+        bf16, in pairs (and products of 4-bit integers in pairs of int16). `<kind>-as-int16` is for
+        ISAs that multiply 16-bit floats as int16, `<kind>-by-tiles` for ISAs that multiply matrix
+        tiles. Each exists only if it differs from the tolerance of
         `<kind>`.
     `order`: names of implementations, the preferred one first.
     `alone`: takes inputs and an index, and returns the inputs of token or row `index` alone. The

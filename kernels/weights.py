@@ -121,7 +121,7 @@ class Linear:
     `bias`: [sum of N] float32, or None.
     `rounding`: with "f16", products of float16 parts may round weights and activations if their
         error stays as small as that of float16 arithmetic, which is twice as fast on some
-        processors.
+        processors. With AVX2 they always do.
     `names`: the names of the tensors of the parts in the checkpoint, for statistics of the layer's
         input. Empty if none are collected.
     """

@@ -241,7 +241,8 @@ class PackedLinear:
     `parts`: matrices that share their input; their output columns are concatenated.
     `bias`: [N] float32 of all parts.
     `use`: with "rows", the kernel `embedding` may gather rows from the weights. With
-        "rounded_products", products of float16 weights may lose as much as float16 arithmetic.
+        "rounded_products", products of float16 weights may lose as much as float16 arithmetic. On
+        "avx2" and "avx_vnni" only "rows" are exact.
     """
 
     def __init__(

@@ -29,12 +29,14 @@ from penstock.grammar.types import Grammar
 from penstock.runtime import CpuRuntime
 from tests.support.checkpoints.tiny_tokenizer import IM_END
 
+# With no minimum, a sampled integer may have more digits than the answer has tokens.
+SIZE = {"type": "integer", "minimum": -99, "maximum": 99}
 PERSON = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "maxLength": 8},
         "kind": {"enum": ["the thing", "other"]},
-        "sizes": {"type": "array", "items": {"type": "integer", "maximum": 99}, "maxItems": 3},
+        "sizes": {"type": "array", "items": SIZE, "maxItems": 3},
     },
     "required": ["name", "kind", "sizes"],
     "additionalProperties": False,

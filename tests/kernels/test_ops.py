@@ -57,6 +57,7 @@ class NativeRun:
 
     def __init__(self, isa: str) -> None:
         by_isa = {"avx512_bf16": "in-bf16", "amx": "by-tiles"}
+        by_isa |= dict.fromkeys(("avx2", "avx_vnni"), "as-int16")
         self.rounding = by_isa.get(isa.removeprefix("emulated_"), "")
         self._ops: Any = load_ops("native", pool=_native.ThreadPool(2), isa=isa)
 

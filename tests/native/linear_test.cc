@@ -130,7 +130,7 @@ bool same(float a, float b) {
 
 float expected(const Matrix& matrix, int64_t n, const float* x,
                const std::vector<QuantizedUnit>& quanta, Isa isa, Use use) {
-    if (use == Use::rounded_products && is_fixed(matrix, isa))
+    if (is_fixed(matrix, isa, use == Use::rounded_products))
         return fixed_product(matrix, n, x);
     if (matrix.dense.empty() && is_paired(matrix, isa))
         return paired_product(matrix, n, quanta);
@@ -393,6 +393,33 @@ void extreme_rounded_products_do_not_overflow() {
     }
 }
 
+// Sets weights of a row of a bf16 matrix.
+void fill_bf16(Matrix& matrix, int64_t row, int64_t begin, int64_t end, float value) {
+    for (int64_t k = begin; k < end; ++k) {
+        const auto at = static_cast<size_t>(row * matrix.depth + k);
+        matrix.dense_half[at] = f32_to_bf16(value);
+        matrix.dense[at] = bf16_to_f32(matrix.dense_half[at]);
+    }
+}
+
+void extreme_bf16_weights_give_finite_products() {
+    constexpr int64_t kDepth = 128;
+    std::mt19937 random(16);
+    for (const Isa isa : isas()) {
+        Matrix matrix = random_dense(random, DType::bf16, 16, kDepth);
+        fill_bf16(matrix, 0, 0, kDepth, 0x1p-110f);
+        fill_bf16(matrix, 1, 0, kFixedGroup, 0x1p-101f);
+        fill_bf16(matrix, 2, 0, kFixedGroup, -0x1p-99f);
+        fill_bf16(matrix, 3, 0, kDepth, 1e36f);
+        fill_bf16(matrix, 4, 0, kDepth, 0.0f);
+        const std::vector<float> x = random_x(random, kDepth);
+        check_product({matrix}, {}, x, 1, isa);
+        const auto out = multiply(*pack({matrix}, nullptr, isa), x, 1, isa, 1);
+        CHECK(std::all_of(out.begin(), out.begin() + 16, [](float y) { return std::isfinite(y); }));
+        CHECK(out[4] == 0.0f);
+    }
+}
+
 // The error of rounded products is that of activations in float16, not more.
 void rounded_products_lose_no_more_than_float16() {
     std::mt19937 random(14);
@@ -647,6 +674,7 @@ int main(int count, char** arguments) {
     dense_products_sum_in_the_documented_order();
     rounded_products_of_float16_are_as_documented();
     extreme_rounded_products_do_not_overflow();
+    extreme_bf16_weights_give_finite_products();
     rounded_products_lose_no_more_than_float16();
     rounded_products_of_rows_that_are_not_finite_are_nan();
     prompts_multiply_every_format_as_documented();

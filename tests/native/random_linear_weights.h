@@ -392,9 +392,13 @@ inline float pair_product(const Matrix& matrix, int64_t row, const float* x) {
     return chain[0] + chain[1];
 }
 
-// Whether a matrix is packed as int16 if its products may be rounded.
-inline bool is_fixed(const Matrix& matrix, Isa isa) {
-    return has_int16_products(isa) && matrix.dense_type == DType::f16 && !matrix.dense.empty();
+// Whether a matrix is packed as int16. `may_round`: its products may be rounded.
+inline bool is_fixed(const Matrix& matrix, Isa isa, bool may_round) {
+    if (matrix.dense.empty() || !has_int16_products(isa))
+        return false;
+    if (has_bf16_pairs(isa))
+        return may_round && matrix.dense_type == DType::f16;
+    return matrix.dense_type != DType::f32;
 }
 
 // `count` numbers as int16 of at most `most`, and the scale of these.
@@ -417,19 +421,19 @@ struct Fixed {
     }
 };
 
-// The product of an f16 matrix that is packed as int16.
+// The product of a matrix that is packed as int16.
 inline float fixed_product(const Matrix& matrix, int64_t row, const float* x) {
     float acc = 0.0f;
     for (int64_t k = 0; k < matrix.depth; k += kFixedGroup) {
         const int64_t count = std::min(kFixedGroup, matrix.depth - k);
-        const Fixed weights(count, 8191.0f, 0.0f,
+        const Fixed weights(count, 8191.0f, 0x1p-100f,
                             [&](int64_t i) { return matrix.weight(row, k + i); });
         const Fixed of_row(count, 4095.0f, 0x1p-100f, [&](int64_t i) { return x[k + i]; });
         int64_t dot = 0;
         for (size_t i = 0; i < weights.value.size(); ++i)
             dot += weights.value[i] * of_row.value[i];
         CHECK(std::abs(dot) <= std::numeric_limits<int32_t>::max());
-        acc = std::fma(static_cast<float>(dot) * weights.scale, of_row.scale, acc);
+        acc = std::fma(static_cast<float>(dot), weights.scale * of_row.scale, acc);
     }
     return acc;
 }

@@ -1,19 +1,23 @@
 // Dot products of int16 pairs accumulated exactly in int32. Attention over an 8-bit cache and LoRA
 // with int8 factors use them on every ISA. On ISAs that pack paired scales, products apply the
-// scales of two units to their dots at once, and products of int16 weights do all of their work
-// with them.
+// scales of two units to their dots at once. Products of int16 weights do all of their work with
+// them.
 //
 //   constexpr bool kPairedScales           whether this ISA packs paired scales
+//   constexpr bool kInt16Products          whether this ISA multiplies int16 weights
 //   struct Int16Pairs                      two int16 in each of kLanes lanes
 //   load_int16_pairs(p)                    2 * kLanes int16
 //   load_int8_pairs(p)                     2 * kLanes int8, widened
 //   broadcast_int16_pair(p)                p[0] and p[1] in every lane
 //   add_int16_pairs(sum, a, b) -> I32      sum + a[0] * b[0] + a[1] * b[1] in each lane
 //
-// Only on ISAs that pack paired scales:
+// Only on ISAs that multiply int16 weights:
 //
 //   store_int16_pairs(p, a)                2 * kLanes int16
 //   low_halves(a, b) -> Int16Pairs         the low 16 bits of a[i] and of b[i] in lane i
+//
+// Only on ISAs that pack paired scales:
+//
 //   scaled(a, b)                           a * b / 2^15 for each int16, to nearest, half up
 #pragma once
 
@@ -24,6 +28,12 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
 constexpr bool kPairedScales = kBf16Pairs && !kTiles;
+#if defined(PENSTOCK_BF16_PAIRS) || defined(PENSTOCK_SIMD_AVX2)
+#define PENSTOCK_INT16_PRODUCTS
+constexpr bool kInt16Products = true;
+#else
+constexpr bool kInt16Products = false;
+#endif
 
 PENSTOCK_INLINE int32_t int16_pair_at(const int16_t* p) {
     int32_t pair;
@@ -146,6 +156,15 @@ PENSTOCK_INLINE Int16Pairs low_halves(I32 a, I32 b) {
 }
 PENSTOCK_INLINE Int16Pairs scaled(Int16Pairs a, Int16Pairs b) {
     return {_mm512_mulhrs_epi16(a.v, b.v)};
+}
+
+#elif defined(PENSTOCK_SIMD_AVX2)
+
+PENSTOCK_INLINE void store_int16_pairs(int16_t* p, Int16Pairs a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v);
+}
+PENSTOCK_INLINE Int16Pairs low_halves(I32 a, I32 b) {
+    return {_mm256_blend_epi16(a.v, _mm256_slli_epi32(b.v, 16), 0xaa)};
 }
 
 #elif defined(PENSTOCK_BF16_PAIRS)

@@ -100,9 +100,9 @@ constexpr bool has_paired_scales(Isa isa) {
     return has_bf16_pairs(isa);
 }
 
-// Returns whether float16 weights whose products may be rounded are packed as int16.
+// Returns whether the ISA multiplies weights that are packed as int16.
 constexpr bool has_int16_products(Isa isa) {
-    return has_bf16_pairs(isa);
+    return has_bf16_pairs(isa) || isa == Isa::avx2 || isa == Isa::avx_vnni;
 }
 
 // Returns whether bf16 weights are packed for bf16 tiles and multiplied in them.

@@ -35,7 +35,7 @@ struct Bf16Format {
     template <int kRows, int kTiles>
     PENSTOCK_INLINE void multiply(const uint8_t* const (&tiles)[kTiles], int64_t depth,
                                   const uint8_t* const (&rows)[kRows], PrefetchLines& prefetcher,
-                                  F32 (&total)[kRows][kTiles]) {
+                                  F32 (&total)[kRows][kTiles][kPackedTileVectors]) {
         F32 sum[2][kRows][kTiles];
         set_zero(sum[0]);
         set_zero(sum[1]);
@@ -68,7 +68,7 @@ struct Bf16Format {
             add(pair, Index<0>{});
         unrolled<kRows>([&](auto m) {
             unrolled<kTiles>([&](auto j) {
-                total[m.value][j.value] = sum[0][m.value][j.value] + sum[1][m.value][j.value];
+                total[m.value][j.value][0] = sum[0][m.value][j.value] + sum[1][m.value][j.value];
             });
         });
     }

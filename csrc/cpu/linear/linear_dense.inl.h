@@ -9,8 +9,8 @@
 //
 // The arithmetic is the same for every M: even = fma over k = 0, 2, 4 ..., odd = fma over k = 1, 3,
 // 5 ..., each in order and in float32; out = (even + odd) + bias. ISAs with tiles or bf16 pairs
-// multiply bf16 weights as described in linear_bf16_amx.h and linear_bf16.h, and int16 weights as
-// in linear_int16.h.
+// multiply bf16 weights as described in linear_bf16_amx.h and linear_bf16.h. Weights that are
+// packed as int16 are multiplied as in linear_int16.h.
 #pragma once
 
 #include "cpu/linear/linear_bf16.h"
@@ -143,7 +143,7 @@ void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) 
 // Returns whether phase 0 of a call rounds its rows for all tasks of phase 1.
 PENSTOCK_INLINE bool rounds_once(const Arguments& arguments) {
     const auto& linear = *static_cast<const LinearWeights*>(arguments.object);
-    return kBf16Pairs && linear.rounded_row_bytes > 0 && arguments.tensor[2].data != nullptr &&
+    return kInt16Products && linear.rounded_row_bytes > 0 && arguments.tensor[2].data != nullptr &&
            arguments.tensor[0].shape[0] >= kMinSharedRows;
 }
 
@@ -160,14 +160,16 @@ inline int64_t linear_dense_tasks(const Arguments& arguments, int phase) {
 
 // Rounds one row in the formats of all dense parts.
 PENSTOCK_INLINE void round_row_once(const LinearWeights& linear, const float* x, uint8_t* to) {
-#if defined(PENSTOCK_BF16_PAIRS)
+#if defined(PENSTOCK_INT16_PRODUCTS)
     bool bf16 = false, int16 = false;
     for (int i = 0; i < linear.num_parts; ++i) {
         bf16 = bf16 || linear.parts[i].encoding == Encoding::dense_bf16;
         int16 = int16 || linear.parts[i].encoding == Encoding::dense_i16;
     }
+#if defined(PENSTOCK_BF16_PAIRS)
     if (bf16)
         Bf16Format::round(x, linear.depth, to + Bf16Format::row_offset(linear));
+#endif
     if (int16)
         Int16Format::round(x, linear.depth, to + Int16Format::row_offset(linear));
 #else
@@ -179,22 +181,23 @@ PENSTOCK_INLINE void round_row_once(const LinearWeights& linear, const float* x,
 // `x` in the formats of all dense parts, or without memory.
 inline void multiply_dense(const LinearWeights& linear, const LinearTask& task, const TensorView& x,
                            const TensorView& rounded, const TensorView& out, Workspace& workspace) {
-    (void)rounded; // read by ISAs with pairs only
+    (void)rounded; // read by ISAs with int16 products only
     const DenseOperands operands{&linear, static_cast<const float*>(x.data), x.stride[0],
                                  static_cast<float*>(out.data), out.stride[0]};
     switch (task.part->encoding) {
     case Encoding::dense_f32: multiply_dense_task<Encoding::dense_f32>(operands, task); break;
     case Encoding::dense_f16: multiply_dense_task<Encoding::dense_f16>(operands, task); break;
+#if defined(PENSTOCK_INT16_PRODUCTS)
+    case Encoding::dense_i16:
+        multiply_rounded<Int16Format>(linear, task, x, rounded, out, workspace);
+        break;
+#endif
     default:
         if constexpr (kTiles) {
             multiply_bf16_tiles(linear, task, x, out, workspace);
         } else {
 #if defined(PENSTOCK_BF16_PAIRS)
-            if (task.part->encoding == Encoding::dense_i16) {
-                multiply_rounded<Int16Format>(linear, task, x, rounded, out, workspace);
-            } else {
-                multiply_rounded<Bf16Format>(linear, task, x, rounded, out, workspace);
-            }
+            multiply_rounded<Bf16Format>(linear, task, x, rounded, out, workspace);
 #else
             multiply_dense_task<Encoding::dense_bf16>(operands, task);
 #endif
@@ -223,7 +226,7 @@ inline void linear_dense_run(const Arguments& arguments, int phase, int64_t inde
 PENSTOCK_INLINE size_t dense_workspace_bytes(const LinearWeights& linear) {
     if (kTiles)
         return bf16_workspace_bytes(linear);
-    if (!kBf16Pairs || linear.rounded_row_bytes == 0)
+    if (!kInt16Products || linear.rounded_row_bytes == 0)
         return 0;
     const int64_t bf16 = bf16_row_bytes(linear.depth), int16 = fixed_row_bytes(linear.depth);
     const int64_t of_bf16 = rounded_rows(bf16) * bf16, of_int16 = rounded_rows(int16) * int16;

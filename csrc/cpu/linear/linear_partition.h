@@ -79,12 +79,17 @@ constexpr int kMinPrefetchRows = 4;
 // takes about as long as loading the next. With fewer rows a product only waits for memory, and the
 // hardware prefetcher alone streams best. Exceptions: with software prefetch, Zen 5 waits a third
 // less for one row of 4-bit weights, and Zen 3, which has AVX2, waits 5 to 20 % less for one to
-// three rows of integer weights. Measured on two cores, with AVX-512 except on Zen 3.
+// three rows of integer weights, and up to 20 % less for two to six rows of int16 weights. Measured
+// on two cores, with AVX-512 except on Zen 3.
 PENSTOCK_INLINE int64_t prefetch_min_rows(Encoding encoding) {
     if (processor() == Processor::zen5)
         return encoding == Encoding::dense_f32 ? 4 : 1;
-    if (kPackedTileVectors > 1 && processor() == Processor::amd && is_affine(encoding))
-        return 1;
+    if (kPackedTileVectors > 1 && processor() == Processor::amd) {
+        if (is_affine(encoding))
+            return 1;
+        if (encoding == Encoding::dense_i16)
+            return 2;
+    }
     switch (encoding) {
     case Encoding::affine4:
     case Encoding::table4:

@@ -1,5 +1,5 @@
 // Products of activations that are rounded before they are multiplied, for bf16 weights
-// (linear_bf16.h) and int16 weights (linear_int16.h) on ISAs that multiply pairs of 16 bits.
+// (linear_bf16.h) on ISAs with VDPBF16PS, and int16 weights (linear_int16.h).
 // Included by linear_dense.inl.h.
 //
 // A call of many rows rounds them once, in a phase of its own, to memory that the caller provides.
@@ -13,7 +13,7 @@
 //   multiply(tiles, depth, rows, prefetcher, totals)  sums of rows times packed tiles, without bias
 #pragma once
 
-#include "cpu/dot/bf16_pairs.h"
+#include "cpu/dot/int16_pairs.h"
 #include "cpu/linear/linear_partition.h"
 #include "cpu/linear/linear_prefetch.h"
 #include "cpu/row_tasks.inl.h"
@@ -27,7 +27,7 @@ constexpr int64_t kMinSharedRows = 8;
 // About 5 microseconds of rounding.
 using RoundingTasks = RowTasks<1 << 15>;
 
-#if defined(PENSTOCK_BF16_PAIRS)
+#if defined(PENSTOCK_INT16_PRODUCTS)
 
 // A product of rounded rows.
 struct RoundedOperands {
@@ -48,12 +48,11 @@ int64_t multiply_rounded_rows(const RoundedOperands& operands, int64_t packed_ti
     const uint8_t* in[kRows];
     for (int m = 0; m < kRows; ++m)
         in[m] = operands.rows + (row + m) * operands.row_stride;
-    F32 total[kRows][kTiles];
+    F32 total[kRows][kTiles][kPackedTileVectors];
     Format::multiply(tiles.data, operands.linear->depth, in, prefetcher, total);
     for (int m = 0; m < kRows; ++m) {
         for (int j = 0; j < kTiles; ++j) {
-            const F32 values[kPackedTileVectors] = {total[m][j]};
-            store_tile_columns(*operands.linear, *operands.part, tiles.index[j], values,
+            store_tile_columns(*operands.linear, *operands.part, tiles.index[j], total[m][j],
                                operands.out + (row + m) * operands.out_stride);
         }
     }
@@ -66,7 +65,7 @@ template <class Format, int kTiles>
 PENSTOCK_INLINE int64_t multiply_rounded_block(const RoundedOperands& operands, int64_t packed_tile,
                                                int64_t end, int64_t row, int64_t left,
                                                PrefetchLines& prefetcher) {
-    if constexpr (kTiles > 1) {
+    if constexpr (kTiles == kDensePackedTiles) {
         if (left >= kMaxPairRows) {
             return multiply_rounded_rows<Format, kMaxPairRows, kTiles>(operands, packed_tile, end,
                                                                        row, prefetcher);

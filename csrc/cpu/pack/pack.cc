@@ -133,10 +133,18 @@ int64_t rounded_row_bytes(std::span<const PackedMatrix> parts, int64_t depth, Is
            (any(Encoding::dense_i16) ? fixed_row_bytes(depth) : 0);
 }
 
+// Returns whether a dense matrix is packed as int16.
+bool uses_int16(DType dtype, Isa isa, Use use) {
+    if (!has_int16_products(isa) || use == Use::rows)
+        return false;
+    if (has_bf16_pairs(isa))
+        return dtype == DType::f16 && use == Use::rounded_products;
+    return dtype != DType::f32;
+}
+
 PackedMatrix dense_part(const MatrixSource& source, Isa isa, Use use) {
     PackedMatrix part;
-    if (source.dense_dtype == DType::f16 && use == Use::rounded_products &&
-        has_int16_products(isa)) {
+    if (uses_int16(source.dense_dtype, isa, use)) {
         part.encoding = Encoding::dense_i16;
         part.packed_tile_bytes =
             4 * kPackedTileRows * fixed_groups(source.depth) +

@@ -267,23 +267,24 @@ void pack_bf16(const MatrixSource& source, Rows rows, uint16_t* to) {
 }
 
 // Packs the group of one row that starts at k into the lane of its scale and of its int16 pairs.
+template <float (*kWiden)(uint16_t)>
 void pack_fixed_group(const uint16_t* row, int64_t k, int64_t depth, uint8_t* scale_at,
                       uint8_t* pairs_at) {
     const int64_t end = std::min(k + kFixedGroup, depth);
     float largest = 0.0f;
     bool finite = true;
     for (int64_t i = k; i < end; ++i) {
-        const float value = std::fabs(f16_to_f32(row[i]));
+        const float value = std::fabs(kWiden(row[i]));
         finite = finite && std::isfinite(value);
         largest = std::max(largest, value);
     }
     const float scale = finite ? largest / kLargestFixedWeight : std::nanf("");
     std::memcpy(scale_at, &scale, sizeof scale);
-    if (!(scale > 0.0f))
+    if (!finite || largest < kLeastFixedGroup)
         return; // the integers stay 0
     for (int64_t i = k; i < end; ++i) {
-        const auto value = static_cast<int16_t>(
-            std::nearbyint(f16_to_f32(row[i]) * (kLargestFixedWeight / largest)));
+        const auto value =
+            static_cast<int16_t>(std::nearbyint(kWiden(row[i]) * (kLargestFixedWeight / largest)));
         const int64_t unit = (i - k) / kUnit, at = (i - k) % kUnit, pairs = kUnit / 2;
         std::memcpy(pairs_at + (unit * pairs + at % pairs) * kStepBytes + at / pairs * 2, &value,
                     sizeof value);
@@ -292,10 +293,12 @@ void pack_fixed_group(const uint16_t* row, int64_t k, int64_t depth, uint8_t* sc
 
 void pack_i16(const MatrixSource& source, Rows rows, uint8_t* to) {
     const auto* from = static_cast<const uint16_t*>(source.dense) + rows.first * source.depth;
+    const auto pack_group = source.dense_dtype == DType::f16 ? pack_fixed_group<f16_to_f32>
+                                                             : pack_fixed_group<bf16_to_f32>;
     for (int64_t k = 0; k < source.depth; k += kFixedGroup) {
         for (int64_t lane = 0; lane < rows.count; ++lane) {
-            pack_fixed_group(from + lane * source.depth, k, source.depth, to + 4 * lane,
-                             to + kStepBytes + 4 * lane);
+            pack_group(from + lane * source.depth, k, source.depth, to + 4 * lane,
+                       to + kStepBytes + 4 * lane);
         }
         to += kStepBytes * (1 + kFixedGroup / 2);
     }

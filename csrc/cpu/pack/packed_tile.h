@@ -29,11 +29,12 @@
 // Dense packed tiles: element [k][row], f32 or f16; bf16 as [k / 2][row][2], K padded with zeros to
 // a multiple of 2, or of 32 on ISAs with bf16 tiles, which read operands in this layout.
 //
-// dense_i16 approximates f16 weights for products: for each group of 64 k, f32 scales [16], then
-// int16 [pair][row][2]. Pair i of 32 consecutive k has k = i and k = i + 16. K is padded with zeros
-// to a multiple of 32, so that the last group may have 32. A value is the weight times 8191 over
-// the largest absolute weight of its row in the group, rounded half to even: the error, at most
-// 2^-14 of that weight, is less than f16 activations would cause.
+// dense_i16 approximates f16 and bf16 weights for products: for each group of 64 k, f32 scales
+// [16], then int16 [pair][row][2]. Pair i of 32 consecutive k has k = i and k = i + 16. K is padded
+// with zeros to a multiple of 32, so that the last group may have 32. A value is the weight times
+// 8191 over the largest absolute weight of its row in the group, rounded half to even: the error,
+// at most 2^-14 of that weight, is less than f16 activations would cause. A group without a weight
+// of at least 2^-100 becomes zeros.
 #pragma once
 
 #include <cstddef>
@@ -174,6 +175,8 @@ constexpr int64_t kFixedGroup = 64; // k that share a scale of int16 weights or 
 // The largest int16 of a weight and of an activation. A group's product fits int32.
 constexpr float kLargestFixedWeight = 8191.0f;
 constexpr float kLargestFixedActivation = 4095.0f;
+// A group whose largest number is below this becomes zeros, so that no scale overflows.
+constexpr float kLeastFixedGroup = 0x1p-100f;
 static_assert(int64_t{8191} * 4095 * kFixedGroup <= INT32_MAX);
 
 constexpr int64_t whole_units(int64_t depth) {

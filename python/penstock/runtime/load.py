@@ -53,7 +53,7 @@ from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.state_rows import StateTable
 from penstock.runtime.transcription import TranscriptionRuntime
-from penstock.runtime.weight_bytes import file_bytes, weight_bytes
+from penstock.runtime.weight_bytes import file_bytes, int16_bytes, packed_bytes
 from penstock.runtime.weight_quantization import (
     fingerprint_of,
     importance_of,
@@ -137,8 +137,8 @@ def _text_embedding(
     available: int | None,
     progress: Progress | None,
 ) -> NativeEmbedding:
-    packed_bytes = file_bytes(files) + model.extra_bytes
-    return NativeEmbedding(model, packed_bytes, settings, available, progress)
+    weight_bytes = file_bytes(files) + model.extra_bytes + int16_bytes(model.weights)
+    return NativeEmbedding(model, weight_bytes, settings, available, progress)
 
 
 def start_transcription(
@@ -229,14 +229,14 @@ def start_runtime(
         threads=settings.threads or available_cores(),
     )
     settings = with_own_adapters(settings, model.media_spec)
-    packed_bytes = weight_bytes(files, model.spec, settings) + model.extra_bytes
+    weight_bytes = packed_bytes(files, model, settings)
     media = media_memory(model.spec.hidden_size, model.media_spec, model.media, settings)
     drafts = open_drafter(files, model, settings, home)
     if drafts is not None and drafts.head is not None:
         ids = None if drafts.vocabulary is None else drafts.vocabulary.ids
         model = replace(model, mtp=drafts.head, draft_ids=ids)
     sizes_of = None if drafts is None else drafts.memory
-    memory = plan_memory(model.spec, packed_bytes, settings, available, media, sizes_of)
+    memory = plan_memory(model.spec, weight_bytes, settings, available, media, sizes_of)
     warn_of_short_context(model.spec, settings, memory)
     started = start_backend(model, memory, settings, progress, home)
     runtime = cpu_runtime(model, memory, settings, started, drafts)

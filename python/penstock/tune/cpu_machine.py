@@ -18,7 +18,7 @@ from penstock.runtime.load import cpu_runtime
 from penstock.runtime.media_memory import media_memory
 from penstock.runtime.memory import cache_type_bytes, plan_memory
 from penstock.runtime.protocol import Runtime
-from penstock.runtime.weight_bytes import weight_bytes
+from penstock.runtime.weight_bytes import packed_bytes
 from penstock.runtime.weight_quantization import refuse_on_cpu, weight_form
 from penstock.system.facts import MEMINFO, total_memory
 from penstock.tune.machine import Values
@@ -63,7 +63,7 @@ class CpuMachine:
 
     def weight_bytes(self, model: LoadedModel, files: ModelFiles, settings: EngineSettings) -> int:
         """See `Machine`."""
-        return weight_bytes(files, model.spec, settings) + model.extra_bytes
+        return packed_bytes(files, model, settings)
 
     def memory(
         self, model: LoadedModel, weight_bytes: int, settings: EngineSettings

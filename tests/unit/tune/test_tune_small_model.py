@@ -14,6 +14,7 @@ from penstock.config import EngineSettings, Environment
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
 from penstock.runtime.load import start_runtime
+from penstock.runtime.weight_bytes import int16_bytes
 from penstock.tune import job as jobs
 from penstock.tune import tune as tuning
 from penstock.tune.cpu_machine import CpuMachine
@@ -69,7 +70,9 @@ def test_every_type_has_the_memory_that_an_engine_plans(model: Path, tmp_path: P
     for one in found.candidates:
         held = load_model(files_at(model, "small"), "auto", form=one.isq)
         stored = (model / "model.safetensors").stat().st_size
-        assert one.estimated_size_bytes == stored + held.extra_bytes
+        grown = int16_bytes(held.weights)
+        assert (grown > 0) == (one.isq is None), "as weights of 16-bit floats may be int16"
+        assert one.estimated_size_bytes == stored + held.extra_bytes + grown
         assert one.fit_status == "fits" and one.context_is_model_max
         assert one.max_context_tokens == 4096
         assert one.memory.total_bytes == sum(

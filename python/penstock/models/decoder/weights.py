@@ -45,6 +45,8 @@ from penstock.quant.weight_slices import linear_rows, scaled, split_rows, take_r
 
 READ_THREADS = 2
 PREFETCH_LAYERS = 3
+INT16_GROUP = 64
+"""The columns that share a scale of int16 weights."""
 
 
 class DecoderWeights:
@@ -173,6 +175,20 @@ class DecoderWeights:
         infos = [self._checkpoint.tensors[name] for name in self._float_matrices]
         held = (self._float_bytes(info.type_name) * math.prod(info.shape) for info in infos)
         return sum(held) - sum(info.size_bytes for info in infos)
+
+    def int16_bytes(self) -> int:
+        """Return the bytes by which matrices of 16-bit floats grow on CPUs that pack them as int16
+        (`csrc/cpu/pack/packed_tile.h`): a float32 scale per 64 columns of a row, and columns up to
+        a multiple of 32."""
+        grown = 0
+        for name, (*outer, columns) in matrix_shapes(self.names, self.spec).items():
+            if not outer:
+                continue  # a vector
+            sample = self._as_asked(self._checkpoint.layout_sample(name))
+            if isinstance(sample, Dense) and sample.dtype != "f32":
+                scales = 4 * -(-columns // INT16_GROUP)
+                grown += math.prod(outer) * (scales + 2 * (-columns % 32))
+        return grown
 
     def _float_bytes(self, type_name: str) -> int:
         """Return the bytes per element of a matrix that is stored as floats."""

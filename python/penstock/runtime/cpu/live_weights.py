@@ -23,7 +23,7 @@ from penstock.runtime.cpu.native import NativeBackend
 from penstock.runtime.cpu.start_backend import start_backend
 from penstock.runtime.live_weights import NewWeights, Progress
 from penstock.runtime.memory import MemoryPlan
-from penstock.runtime.weight_bytes import weight_bytes
+from penstock.runtime.weight_bytes import packed_bytes
 from penstock.runtime.weight_quantization import fingerprint_of, refuse_on_cpu, weight_form
 
 Use = Callable[[NativeBackend, str], None]
@@ -152,7 +152,7 @@ class NativeLiveWeights:
             )
         assert isinstance(model.weights, DecoderWeights), "as the loaded weights are"
         model.weights.read_ahead = False  # steps must not wait for more than one other thread
-        needed = weight_bytes(self._files, model.spec, settings) + model.extra_bytes
+        needed = packed_bytes(self._files, model, settings)
         bounds = [size for size in (available_bytes(), self._spare_bytes) if size is not None]
         sizes = needed, min(bounds, default=None)
         return NativeNewWeights(model, settings, self._memory, self._home, self._backend, sizes)

@@ -26,7 +26,7 @@ from penstock.runtime.media_memory import NO_MEDIA
 from penstock.runtime.memory import MemoryPlan, buffer_bytes, refuse_8_bit_cache
 from penstock.runtime.row_table import RowTable
 from penstock.runtime.state_memory import NO_STATES
-from penstock.runtime.weight_bytes import weight_bytes
+from penstock.runtime.weight_bytes import packed_bytes
 from penstock.runtime.weight_quantization import weight_form
 
 
@@ -117,7 +117,7 @@ def open_draft_model(
     return OpenedDraftModel(
         model=replace(draft, media_spec=None, media=()),
         settings=msgspec.structs.replace(settings, lora=None),
-        packed_bytes=weight_bytes(draft_files, draft.spec, settings) + draft.extra_bytes,
+        packed_bytes=packed_bytes(draft_files, draft, settings),
         target_vocab=model.spec.vocab_size,
         vocabulary=open_vocabulary(draft_files, settings, model.weights, draft.weights, layers),
         home=home,
