@@ -65,14 +65,21 @@ def _alternate(
                 continue
             try:
                 if warm_up:
-                    short = [prompt[:WARM_UP_PROMPT] for prompt in batch[:2]]
-                    target.burst(short, min(workload.new, 8))
+                    _warm_up(target, workload, batch)
                 else:
                     runs[target.name].append(_measured(target, workload, batch, prompts))
             except Refused as error:
                 refusals[target.name] = str(error)
     rows: dict[str, dict[str, Any]] = {name: medians(own) for name, own in runs.items()}
     return rows | {name: {"refused": reason} for name, reason in refusals.items()}
+
+
+def _warm_up(target: Target, workload: Workload, batch: list[list[int]]) -> None:
+    """Run a short burst, or one prompt of the workload so that its prefix is in the cache."""
+    if workload.shared:
+        target.burst(batch[:1], 1)
+        return
+    target.burst([prompt[:WARM_UP_PROMPT] for prompt in batch[:2]], min(workload.new, 8))
 
 
 def _measured(

@@ -116,11 +116,14 @@ class Client:
             head = await reader.readuntil(b"\r\n\r\n")
             if b" 200 " not in head.split(b"\r\n", 1)[0]:
                 raise Refused((head + await reader.read(2000)).decode(errors="replace"))
-            times, stated = await _token_times(reader, start)
+            times, stated, decode_s = await _token_times(reader, start)
         finally:
             writer.close()
         if not times:
             raise Refused("the answer had no tokens")
+        if decode_s is not None and stated is not None and stated > 1:
+            gap = decode_s / (stated - 1)
+            return Trace(began, tuple(times[-1] - gap * left for left in reversed(range(stated))))
         # A token may have no text, and an event several tokens: trust the server's count.
         times += [times[-1]] * ((stated or 0) - len(times))
         return Trace(began, tuple(times))
@@ -128,12 +131,17 @@ class Client:
 
 async def _token_times(
     reader: asyncio.StreamReader, start: float
-) -> tuple[list[float], int | None]:
-    """Return the arrival of each event with text, and the token count that the server reports. If
-    no token has text, the arrival of the first event of the answer is that of the tokens."""
+) -> tuple[list[float], int | None, float | None]:
+    """Return the arrival of each event with text, the token count that the server reports, and the
+    seconds from the first token to the last if it reports them. If no token has text, the arrival
+    of the first event of the answer is that of the tokens.
+
+    llama.cpp sends tokens whose bytes make no character together with later ones, as most tokens of
+    random weights, but reports the time that they took.
+    """
     times: list[float] = []
     silent: list[float] = []
-    stated = None
+    stated = decode_s = None
     while line := await reader.readline():
         if not line.startswith(b"data: {"):
             continue  # chunk sizes, blank lines, comments, [DONE]
@@ -142,8 +150,10 @@ async def _token_times(
             raise Refused(str(event["error"]))
         if event.get("usage"):
             stated = event["usage"]["completion_tokens"]
+        if event.get("timings"):
+            decode_s = event["timings"]["predicted_ms"] / 1e3
         choices = event.get("choices") or ()
         if choices:
             has_text = any(choice.get("text") for choice in choices)
             (times if has_text else silent).append(time.perf_counter() - start)
-    return times or silent[: bool(stated)], stated
+    return times or silent[: bool(stated)], stated, decode_s

@@ -66,14 +66,22 @@ def _openvino(kind: str) -> Maker:
 
 
 def _xllamacpp(
-    folder: Path, port: int, gguf: Path, *, parallel: int = 32, max_model_len: int = 1024
+    folder: Path,
+    port: int,
+    gguf: Path,
+    *,
+    parallel: int = 32,
+    max_model_len: int = 1024,
+    caches: bool = False,
 ) -> Target:
+    """Make llama.cpp's server of the package xllamacpp. `caches`: it uses the common prefix of
+    consecutive prompts."""
     return HttpTarget(
         "xllamacpp",
         f"{folder}/bin/python {HERE}/workers/xllamacpp_server.py {gguf} {port} {parallel}"
         f" {max_model_len}",
         f"http://127.0.0.1:{port}/v1",
-        extra={"cache_prompt": False},
+        extra={"cache_prompt": caches},
     )
 
 
@@ -94,6 +102,8 @@ MAKERS: dict[str, Maker] = {
     "mistral.rs": _mistralrs,
     "xllamacpp": _xllamacpp,
     "xllamacpp-long": partial(_xllamacpp, parallel=1, max_model_len=9216),
+    "xllamacpp-32k": partial(_xllamacpp, parallel=1, max_model_len=33_024, caches=True),
+    "xllamacpp-cached": partial(_xllamacpp, parallel=8, max_model_len=9216, caches=True),
 }
 
 
