@@ -43,7 +43,7 @@ struct Int16Format {
         const auto rounded = [&](int64_t j) {
             return to_int(finite ? x[j] * broadcast(inverse) : broadcast(0.0f));
         };
-        // Of each unit, k = i and k = i + 16 are a pair.
+        // Elements i and i + 16 of a unit are a pair.
         for (int64_t j = 0; j < vectors; j += 2 * kPackedTileVectors) {
             for (int64_t p = 0; p < kPackedTileVectors; ++p) {
                 store_int16_pairs(to + (j + 2 * p) * kLanes,
