@@ -58,12 +58,12 @@ class Prompts:
 
     def take(self, workload: Workload) -> list[list[int]]:
         own = workload.prompt - workload.shared
-        shared = self.shared(workload)
+        shared = self._shared_tokens(workload)
         return [
             shared + self._random.choices(VOCABULARY, k=own) for _ in range(workload.concurrency)
         ]
 
-    def shared(self, workload: Workload) -> list[int]:
+    def _shared_tokens(self, workload: Workload) -> list[int]:
         """Return the tokens with which all prompts of a workload begin."""
         if workload.name not in self._shared:
             made = self._random.choices(VOCABULARY, k=workload.shared)

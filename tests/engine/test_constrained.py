@@ -82,6 +82,16 @@ def test_answers_match_their_schema(core: EngineCore, index: int) -> None:
         jsonschema.validate(json.loads(text(answer)), SCHEMAS[index])
 
 
+def test_integers_without_a_minimum_do_not_exceed_the_maximum(core: EngineCore) -> None:
+    grammar = schema({"type": "integer", "maximum": 99})
+    answers = run(core, [request(f"r{seed}", grammar, seed=seed) for seed in range(12)])
+    ended = [answer for answer in answers.values() if answer.finish == "stop"]
+    assert ended and all(int(text(answer)) <= 99 for answer in ended)
+    # The others ran out of tokens, within a negative number of many digits.
+    others = [answer for answer in answers.values() if answer.finish != "stop"]
+    assert all(re.fullmatch(r"-[0-9]*", text(answer)) for answer in others)
+
+
 def test_answer_matches_the_whole_regular_expression(core: EngineCore) -> None:
     answers = run(core, [request(f"r{seed}", regex(REGEX), seed=seed) for seed in range(12)])
     assert all(re.fullmatch(REGEX, text(answer)) for answer in answers.values())

@@ -107,8 +107,7 @@ def test_it_goes_on_when_the_engine_is_idle(job: Job) -> None:
     job.start()
     job.busy = False
     with job.pace._changed:
-        job.pace._changed.wait_for(lambda: job.pieces > 3, DEADLINE_S)
-    assert job.pieces
+        assert job.pace._changed.wait_for(lambda: job.pieces > 3, DEADLINE_S)
 
 
 def test_cancelling_ends_a_rest(job: Job) -> None:
@@ -122,7 +121,7 @@ def test_it_goes_on_after_the_longest_rest_without_a_step(job: Job) -> None:
     job.now_s += job_pace.LONGEST_REST_S
     job.wait_until_it_rests()
     with job.pace._changed:
-        job.pace._changed.wait_for(lambda: job.pieces > 0, DEADLINE_S)
+        assert job.pace._changed.wait_for(lambda: job.pieces > 0, DEADLINE_S)
     assert job.pieces == 1
 
 

@@ -98,7 +98,7 @@ class WeightsControl:
 
     def between_steps(self) -> None:
         """Give a job its share of the time, answer orders, and put packed weights in use."""
-        if self._job is not None:
+        if self._job is not None and self._job.is_running:
             self._job.work_between_steps()
         self.settle()
 
@@ -154,7 +154,7 @@ class WeightsControl:
         """Return the live weights. Raises Conflict if there are none or a job runs."""
         if self._live is None:
             raise unchangeable()
-        if self._job is not None and self._job.state.status == "running":
+        if self._job is not None and self._job.is_running:
             raise Conflict(
                 "the weights are being quantized; wait for the job, or cancel it",
                 code="requantization_running",
@@ -304,6 +304,11 @@ class _Job:
         self.cancelled = threading.Event()
         self._pace: JobPace | None = None
         self.thread = threading.Thread(target=self._run, name="penstock-quantize", daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the job has no final status yet."""
+        return self.state.status == "running"
 
     def work_between_steps(self) -> None:
         """Let the thread work for a while. Called by the engine's thread."""
