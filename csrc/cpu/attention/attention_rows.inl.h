@@ -145,6 +145,8 @@ struct TileRows {
         if (!task.direct)
             convert(tile, task.visible_from(0, tile), task.visible_to(task.job.count - 1, tile));
         const int64_t blocks = (task.rows + kMaxRows - 1) / kMaxRows;
+        if (task.direct)
+            prefetcher.pace(blocks * steps_of_block(ceil_div(task.rows, blocks)));
         const int64_t bytes = task.direct ? 0 : kTile * task.token_bytes();
         const int64_t lines = ceil_div(bytes, blocks * kLineBytes);
         for (int64_t b = 0, row = 0; b < blocks; ++b) {
@@ -155,6 +157,15 @@ struct TileRows {
             add_block(tile, row, static_cast<int>(end - row), prefetcher);
             row = end;
         }
+    }
+
+    // Returns the steps of the prefetcher in the products of a block of rows with a tile.
+    int64_t steps_of_block(int64_t rows) const {
+        const int64_t wide = wide_vectors(static_cast<int>(rows));
+        const int64_t lines = ceil_div(wide * Numerics::CacheProducts::kLoaded, kLineBytes);
+        const int64_t scores = quotient(step.dim * kTileVectors, kStep * wide);
+        const int64_t values = quotient(kTile * task.padded, kStep * wide * kLanes);
+        return lines * (scores + values);
     }
 
     // Converts keys and values from tile + begin to tile + end, and the keys that share a step with

@@ -7,6 +7,7 @@
 #include "cpu/simd/math.inl.h"
 #include "cpu/simd/simd.h"
 #include "cpu/simd/unrolled.h"
+#include "cpu/sizes.h"
 
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
@@ -41,7 +42,20 @@ struct Prefetcher {
     const char* const* piece = nullptr; // the current piece
     const char* const* end = nullptr;
     int64_t bytes = 0, offset = 0; // bytes of each piece; next offset in the current one
+    int64_t period = 1, turn = 0;  // one of `period` products prefetches; products since the last
 
+    // Spreads the lines over products that take `steps` steps together.
+    void pace(int64_t steps) {
+        const int64_t lines = (end - piece) * ceil_div(bytes, kLineBytes);
+        period = lines > 0 ? quotient(steps, lines) : 1;
+    }
+    // Returns whether the next product prefetches.
+    bool takes_turn() {
+        if (++turn < period)
+            return false;
+        turn = 0;
+        return piece != end;
+    }
     void step() {
         if (piece == end)
             return;
@@ -77,6 +91,7 @@ struct Prefetcher {
 
 // Replaces Prefetcher if there is nothing to prefetch.
 struct NoPrefetch {
+    static bool takes_turn() { return true; }
     void step() {}
     void four_steps() {}
 };
@@ -162,18 +177,21 @@ void multiply_rows(const typename Products::Factor* a, int64_t a_stride,
                    int64_t n, float* c, int64_t c_stride, bool accumulate, Fetch& prefetcher) {
     constexpr int wide = wide_vectors(rows);
     int v = 0;
-    for (; v + wide <= vectors; v += wide) {
-        multiply_block<rows, wide, Products>(a, a_stride, b + v, b_stride, n, c + v * kLanes,
-                                             c_stride, accumulate, prefetcher);
-    }
-    for (; wide > 2 && v + 2 <= vectors; v += 2) {
-        multiply_block<rows, 2, Products>(a, a_stride, b + v, b_stride, n, c + v * kLanes, c_stride,
-                                          accumulate, prefetcher);
-    }
-    for (; v < vectors; ++v) {
-        multiply_block<rows, 1, Products>(a, a_stride, b + v, b_stride, n, c + v * kLanes, c_stride,
-                                          accumulate, prefetcher);
-    }
+    const auto block = [&]<int count>(Index<count>) {
+        const auto with = [&](auto& fetch) {
+            multiply_block<rows, count, Products>(a, a_stride, b + v, b_stride, n, c + v * kLanes,
+                                                  c_stride, accumulate, fetch);
+        };
+        NoPrefetch none;
+        prefetcher.takes_turn() ? with(prefetcher) : with(none);
+        v += count;
+    };
+    while (v + wide <= vectors)
+        block(Index<wide>{});
+    while (wide > 2 && v + 2 <= vectors)
+        block(Index<2>{});
+    while (v < vectors)
+        block(Index<1>{});
 }
 
 // Calls multiply_rows for 1 <= rows <= kMaxRows.
