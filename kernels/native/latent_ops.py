@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock import _native
 from penstock.kernels.latent_ops import LatentSizes, head_matrices
 from penstock.kernels.native.backend import CallBackend
-from penstock.kernels.native.pack import matrix_source
 from penstock.kernels.step_inputs import LayerCache, StepInputs
 from penstock.kernels.weights import Linear
 
@@ -19,11 +18,12 @@ class LatentBackendOps(Generic[Tensor]):
 
     _backend: CallBackend[Tensor]
 
+    if TYPE_CHECKING:
+
+        def _pack(self, weight: Linear, use: str = "products") -> Any: ...
+
     def pack_head_linear(self, weight: Linear) -> Any:
-        parts = [matrix_source(part) for part in head_matrices(weight)]
-        return _native.PackedLinear(
-            self._backend.kernels, self._backend.pool, parts, None, "products"
-        )
+        return self._pack(Linear(head_matrices(weight)))
 
     def head_linear(self, x: Tensor, weight: Any) -> Tensor:
         out = self._backend.empty(x, weight.shape[0])

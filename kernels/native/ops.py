@@ -54,7 +54,8 @@ Pool = _native.ThreadPool
 
 class BackendOps(LinearBackendOps[Tensor], BackendRecurrentOps[Tensor], LatentBackendOps[Tensor]):
     """The ops over any `CallBackend`, as `kernels.ops_interface.Ops` specifies them. Ops without a
-    method here come from `row_ops`."""
+    method here come from `row_ops`. `packed_bytes`: the size of all matrices that these ops have
+    packed."""
 
     layer_graphs: LayerGraphs | None = None
 
@@ -64,6 +65,7 @@ class BackendOps(LinearBackendOps[Tensor], BackendRecurrentOps[Tensor], LatentBa
 
     def __init__(self, backend: CallBackend[Tensor]) -> None:
         self._backend = backend
+        self.packed_bytes = 0
         self._names: dict[int, tuple[str, ...] | ExpertNames] = {}
 
     @property
@@ -80,9 +82,11 @@ class BackendOps(LinearBackendOps[Tensor], BackendRecurrentOps[Tensor], LatentBa
 
     def _pack(self, weight: Linear, use: str = "products") -> Any:
         parts = [matrix_source(part) for part in weight.parts]
-        return _native.PackedLinear(
+        packed = _native.PackedLinear(
             self._backend.kernels, self._backend.pool, parts, weight.bias, use
         )
+        self.packed_bytes += packed.size_bytes
+        return packed
 
     def pack_head(self, weight: Linear) -> Any:
         return self.pack_linear(weight)

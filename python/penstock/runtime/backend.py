@@ -57,7 +57,8 @@ class Backend(SamplingOps, Protocol):
     """A decoder on a CPU with its weights and its KV cache."""
 
     @property
-    def weight_bytes(self) -> int: ...
+    def weight_bytes(self) -> int:
+        """Memory of the decoder's matrices as they are held, in bytes, without the draft head."""
 
     @property
     def buffer_bytes(self) -> int:

@@ -16,7 +16,6 @@ from penstock.models.encoder.encoder import Encoder, PackedNorm, pack_norm
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.encoder.weights import EncoderWeights
 from penstock.models.loader.model_loader import LoadedEmbedder
-from penstock.quant.weight_slices import linear_bytes
 
 Tensor = TypeVar("Tensor")
 
@@ -59,8 +58,6 @@ class Embedder(Generic[Tensor]):
             self._layers = len(spec.layers)
         self._dense: list[_Dense[Tensor]] = [_pack_dense(ops, layer) for layer in model.dense]
         self.width = embedding_width(model)
-        dense_bytes = sum(linear_bytes(layer.linear) for layer in model.dense)
-        self.weight_bytes = self.body.weight_bytes + dense_bytes
 
     def forward(
         self,

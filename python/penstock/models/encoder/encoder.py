@@ -16,7 +16,6 @@ from penstock.models.decoder.rope import identity_table, rope_table
 from penstock.models.encoder.relative_position_bias import relative_position_bias
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.encoder.weights import EncoderLayerWeights, EncoderWeights, Norm
-from penstock.quant.weight_slices import linear_bytes, size_bytes
 
 Tensor = TypeVar("Tensor")
 
@@ -44,22 +43,17 @@ class _Layer(Generic[Tensor]):
 
 
 class Encoder(Generic[Tensor]):
-    """An encoder whose weights are packed for one kernel backend.
-
-    - `max_model_len`: the maximum sequence length in tokens.
-    - `weight_bytes`: the bytes of the source arrays.
-    """
+    """An encoder whose weights are packed for one kernel backend. `max_model_len`: the maximum
+    sequence length in tokens."""
 
     def __init__(
         self, spec: EncoderSpec, weights: EncoderWeights, ops: Ops[Tensor], max_model_len: int
     ) -> None:
         self.spec = spec
         word_embeddings, positions = weights.word_embeddings(), weights.positions(max_model_len)
-        self.weight_bytes = size_bytes(word_embeddings)
         self._word_embeddings = ops.pack_embedding(word_embeddings)
         self._positions: Any = None
         if positions is not None:
-            self.weight_bytes += size_bytes(positions)
             self._positions = ops.pack_embedding(positions)
         self._embedding_norm: PackedNorm[Tensor] = pack_norm(ops, weights.embedding_norm())
         biases = weights.relative_biases()
@@ -159,8 +153,6 @@ class Encoder(Generic[Tensor]):
         self, index: int, layer: EncoderLayerWeights, ops: Ops[Tensor]
     ) -> _Layer[Tensor]:
         window = self.spec.windows[index]
-        linears = (layer.qkv, layer.output, layer.up, layer.down)
-        self.weight_bytes += sum(map(linear_bytes, linears))
         return _Layer(
             qkv=ops.pack_linear(layer.qkv),
             rope=self._local_rope if window else self._rope,

@@ -159,7 +159,9 @@ class NativeEmbedding:
         self._memory, self._max_rows = memory, max_rows
         try:
             self.media = tower_media(model, self._ops, rows_of)
+            tower_bytes = self._ops.packed_bytes
             embedder: Embedder[Any] = Embedder(model, self._ops, memory.max_model_len, progress)
+            packed_bytes = self._ops.packed_bytes - tower_bytes
             self._embedder = embedder
             if isinstance(embedder.body, Decoder):
                 self.adapters = slot_adapters(
@@ -177,7 +179,7 @@ class NativeEmbedding:
             ) from None
         taken = replace(
             memory,
-            weight_bytes=embedder.weight_bytes,
+            weight_bytes=packed_bytes,
             buffer_bytes=int(self._plan.arena_bytes),
         )
         self.info = EmbeddingInfo(
@@ -188,7 +190,7 @@ class NativeEmbedding:
             step_tokens=memory.step_tokens,
             max_rows=max_rows,
             width=embedder.width,
-            weight_bytes=embedder.weight_bytes + memory.media.tower_bytes,
+            weight_bytes=packed_bytes + memory.media.tower_bytes,
             memory_bytes=taken.total_bytes,
         )
         self.report = taken.formula()

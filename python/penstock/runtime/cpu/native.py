@@ -83,6 +83,9 @@ class NativeBackend(NativeSampling):
                 progress,
                 draft_ids=model.own_draft_ids,
             )
+            draft_head = self._decoder.shared.draft_head
+            drafts_only = 0 if draft_head is None else int(draft_head.size_bytes)
+            self._weight_bytes = packer.packed_bytes - drafts_only
             self.mtp: NativeMtp | None = None
             if model.mtp is not None:
                 given = self._decoder, self.caches, model.mtp, self._ops, memory
@@ -116,7 +119,7 @@ class NativeBackend(NativeSampling):
 
     @property
     def weight_bytes(self) -> int:
-        return self._decoder.weight_bytes
+        return self._weight_bytes
 
     @property
     def buffer_bytes(self) -> int:
