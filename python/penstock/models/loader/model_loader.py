@@ -319,34 +319,42 @@ def load_model(
             f"{files.path}: the model is bidirectional (attention.causal, is_causal or"
             " use_bidirectional_attention): it can make embeddings but not generate text"
         )
-    widened = 0 if dtype == "f32" else extra_bytes(checkpoint)
-    device: Device = "gpu" if float8 == "float8" else "cpu"
-    load_note = "" if dtype == "f32" else size_note(checkpoint, device)
+    extra = 0
     if dtype != "f32":
-        widened += weights.widened_bytes() - ignored_bytes(checkpoint.tensors, names, spec)
-    if container is not None:
-        if files.mmproj is None and not non_text_bytes(checkpoint.tensors):
-            media = None  # the towers have been left out
-        if media is None:
-            load_note += f"; only the language model of {container}: images are not supported"
+        extra = extra_bytes(checkpoint) + weights.widened_bytes()
+        extra -= ignored_bytes(checkpoint.tensors, names, spec)
     if rounded is not None:
-        load_note += f"; float weights of layers are quantized to {form}"
-        widened -= rounded.saved_bytes
-    if head is not None:
-        load_note += _heads_note(spec)
+        extra -= rounded.saved_bytes
+    if container is not None and files.mmproj is None and not non_text_bytes(checkpoint.tensors):
+        media = None  # the towers have been left out
+    device: Device = "gpu" if float8 == "float8" else "cpu"
+    notes = [
+        "" if dtype == "f32" else size_note(checkpoint, device),
+        _container_note(container if media is None else None),
+        "" if form is None else f"; float weights of layers are quantized to {form}",
+        "" if head is None else _heads_note(spec),
+    ]
     return LoadedModel(
         model_id=files.model_id,
         fingerprint=fingerprint(files),
         spec=spec,
         weights=weights,
-        extra_bytes=widened,
-        load_note=load_note,
+        extra_bytes=extra,
+        load_note="".join(notes),
         media_spec=media,
         media=open_towers(files, media, checkpoint, spec.hidden_size, dtype),
         mtp=head,
         num_quantized=0 if rounded is None else rounded.num_quantized,
         folder=None if files.kind == "gguf" else files.path,
     )
+
+
+def _container_note(container: str | None) -> str:
+    """Return what the log says about a model whose towers are not opened. `container`: its
+    multimodal architecture; None: it has none, or its towers are opened."""
+    if container is None:
+        return ""
+    return f"; only the language model of {container}: images are not supported"
 
 
 def _heads_note(spec: DecoderSpec) -> str:
