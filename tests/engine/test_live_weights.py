@@ -250,7 +250,7 @@ def test_requests_that_waited_for_a_row_use_the_new_weights_alone(
     core, held = loaded(llama, **options), Held(monkeypatch)
     fresh = loaded(llama, quantization="int4", **options)
     answer(core, _asked("cached"))
-    core.submit(_asked("running", PROMPT[::-1], 20))
+    core.submit(_asked("running", PROMPT[::-1], 100))
     core.step()
     core.submit(_asked("waiting"))
     outputs: list[TokenOutput] = []
