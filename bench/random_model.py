@@ -33,7 +33,7 @@ from penstock.models.families.registry import spec_of_gguf
 from penstock.quant.gguf.gguf_file import GgufFile
 
 STD: Final = 0.02
-CONTEXT: Final = 16_384
+CONTEXT: Final = 40_960
 CHAT_TEMPLATE: Final = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 """mistral.rs takes only chats (bench/workers/mistralrs_worker.py)."""
 PIECE: Final = 1 << 24
