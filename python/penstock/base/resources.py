@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,14 @@ def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
         if quota.isdigit() and period.isdigit():
             cores = min(cores, int(quota) // int(period))
     return max(1, cores)
+
+
+def return_freed_memory() -> None:
+    """Give memory that was freed back to the system, if the C library can (glibc). Without this
+    call it keeps the arrays that loading has freed, because later ones lie above them."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _machine_bytes(proc: Path) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.base.resources import available_bytes, available_cores
+from penstock.base.resources import available_bytes, available_cores, return_freed_memory
 from penstock.config import EngineSettings, Environment, read_environment
 from penstock.models.decoder.decoder import Progress
 from penstock.models.decoder.weights import DecoderWeights
@@ -138,7 +138,9 @@ def _text_embedding(
     progress: Progress | None,
 ) -> NativeEmbedding:
     weight_bytes = file_bytes(files) + model.extra_bytes + int16_bytes(model.weights)
-    return NativeEmbedding(model, weight_bytes, settings, available, progress)
+    embedding = NativeEmbedding(model, weight_bytes, settings, available, progress)
+    return_freed_memory()
+    return embedding
 
 
 def start_transcription(
@@ -239,6 +241,7 @@ def start_runtime(
     memory = plan_memory(model.spec, weight_bytes, settings, available, media, sizes_of)
     warn_of_short_context(model.spec, settings, memory)
     started = start_backend(model, memory, settings, progress, home)
+    return_freed_memory()
     runtime = cpu_runtime(model, memory, settings, started, drafts)
     backend, _ = started
     if isinstance(backend, NativeBackend) and isinstance(model.weights, DecoderWeights):
